@@ -1,0 +1,5 @@
+//! outboxd: a transactional outbox notification worker on PostgreSQL.
+pub mod domain;
+pub mod mail;
+pub mod retry;
+pub mod sandbox;

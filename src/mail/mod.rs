@@ -1,0 +1,1 @@
+//! Everything that speaks to a mail provider. Only this room names lettre.
