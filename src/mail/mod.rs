@@ -1,1 +1,6 @@
 //! Everything that speaks to a mail provider. Only this room names lettre.
+
+pub mod breaker;
+pub mod provider;
+pub mod rate;
+pub mod trust;

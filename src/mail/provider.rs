@@ -1,0 +1,378 @@
+//! One configured provider: how it is reached, how much it may be handed now, and what its answers say about it.
+//!
+//! It never talks to the network and never decides what becomes of a notification.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use secrecy::SecretString;
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::breaker::{Allowance, Breaker, BreakerSettings, Probe};
+use super::rate::{Bucket, Rate};
+use crate::domain::ids::NotificationId;
+use crate::domain::outcome::{Blame, Outcome, Verdict};
+use crate::domain::policy::{OnUncertain, RecoveryTerms};
+
+/// How the connection is protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Security {
+    /// TLS from the first byte (RFC 8314, 3.3); the default.
+    ImplicitTls,
+    /// STARTTLS, without which nothing is sent (RFC 3207).
+    Starttls,
+    /// None: for a relay on the same machine.
+    Plaintext,
+}
+
+impl Security {
+    /// The usual port.
+    #[must_use]
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::ImplicitTls => 465,
+            Self::Starttls => 587,
+            Self::Plaintext => 25,
+        }
+    }
+}
+
+/// How the client says who it is (RFC 4954).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mechanism {
+    /// PLAIN if the server offers it, else LOGIN.
+    Auto,
+    /// PLAIN (RFC 4616).
+    Plain,
+    /// LOGIN, for servers that know nothing else.
+    Login,
+}
+
+/// The credentials. The password shows in no output.
+#[derive(Debug, Clone)]
+pub struct Auth {
+    /// The user name.
+    pub username: String,
+    /// The password.
+    pub password: SecretString,
+    /// How they are handed over.
+    pub mechanism: Mechanism,
+}
+
+/// How long each phase may take: one command each, never the whole transaction (RFC 5321, 4.5.3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Looking the name up and connecting, all addresses together.
+    pub connect: Duration,
+    /// The TLS handshake.
+    pub tls: Duration,
+    /// The server's first 220.
+    pub greeting: Duration,
+    /// The reply to EHLO.
+    pub ehlo: Duration,
+    /// The whole of AUTH.
+    pub auth: Duration,
+    /// The reply to MAIL.
+    pub mail: Duration,
+    /// The reply to RCPT.
+    pub rcpt: Duration,
+    /// The 354 after DATA.
+    pub data: Duration,
+    /// Progress of the message's bytes.
+    pub data_block: Duration,
+    /// The reply to the end of data.
+    pub end_of_data: Duration,
+}
+
+impl Timeouts {
+    /// The longest that an attempt can take before *begin*: every phase at its limit, EHLO twice (STARTTLS asks for a second
+    /// one) and MAIL twice (once on a reused connection that turned out to be dead).
+    #[must_use]
+    pub fn before_begin(&self) -> Duration {
+        let open = self.connect + self.tls + self.greeting + self.ehlo * 2 + self.auth;
+        open + self.mail * 2 + self.rcpt + self.data
+    }
+}
+
+/// The dedup contract of a provider.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Dedup {
+    /// The header whose value the provider deduplicates on.
+    pub header: String,
+    /// Who deduplicates with whom.
+    pub scope: String,
+    /// How long after it accepted a message the provider still knows it.
+    #[serde(with = "humantime_serde")]
+    pub window: Duration,
+}
+
+/// The header that carries the notification id where the provider asks for none of its own.
+pub const ID_HEADER: &str = "X-Notification-ID";
+
+/// A validated provider section of the configuration.
+#[derive(Clone)]
+pub struct ProviderSettings {
+    /// Its name in the configuration, in rows and in metrics.
+    pub name: String,
+    /// Where it is.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// How the connection is protected.
+    pub security: Security,
+    /// Whose certificate is expected.
+    pub tls_server_name: ServerName<'static>,
+    /// The file that holds its own authority, if it has one.
+    pub tls_ca_file: Option<PathBuf>,
+    /// The TLS client; `None` only where [`Security::Plaintext`] is spelled out.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// The credentials, if it wants any.
+    pub auth: Option<Auth>,
+    /// What EHLO says (RFC 5321, 4.1.4).
+    pub hello: String,
+    /// How long each phase may take.
+    pub timeouts: Timeouts,
+    /// How many messages it may be handed at once, each on a connection of its own.
+    pub connections: u32,
+    /// How many messages one connection carries before it is closed.
+    pub messages_per_connection: u32,
+    /// How long a connection may lie idle.
+    pub idle_timeout: Duration,
+    /// How old a connection may grow.
+    pub connection_max_age: Duration,
+    /// How fast it may be handed messages; `None` for as fast as it takes them.
+    pub rate: Option<Rate>,
+    /// From *begin* to the final answer.
+    pub send_deadline: Duration,
+    /// When it is left alone.
+    pub breaker: BreakerSettings,
+    /// What it deduplicates on, if it does.
+    pub dedup: Option<Dedup>,
+    /// What to do with an attempt that may have been accepted.
+    pub on_uncertain: OnUncertain,
+    /// The terms that follow from all this for an attempt at this provider.
+    pub recovery: RecoveryTerms,
+}
+
+impl ProviderSettings {
+    /// The header that carries the notification id on messages for this provider. A provider that deduplicates on
+    /// `Message-ID` needs no header of its own: that one is always sent.
+    #[must_use]
+    pub fn id_header(&self) -> &str {
+        match &self.dedup {
+            Some(dedup) if !dedup.header.eq_ignore_ascii_case("Message-ID") => &dedup.header,
+            Some(_) | None => ID_HEADER,
+        }
+    }
+
+    /// The longest that a whole attempt can take.
+    #[must_use]
+    pub fn attempt_max(&self) -> Duration {
+        self.timeouts.before_begin() + self.send_deadline
+    }
+}
+
+// A TLS configuration prints pages; what matters of it stands in the other fields.
+impl fmt::Debug for ProviderSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProviderSettings")
+            .field("name", &self.name)
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("security", &self.security)
+            .field("auth", &self.auth)
+            .field("connections", &self.connections)
+            .field("rate", &self.rate)
+            .field("recovery", &self.recovery)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How many messages a provider may be handed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// How many messages may be claimed for it.
+    pub messages: u32,
+    /// Where there is no room: when time alone makes some. `None` where only the end of a message under way will tell.
+    pub next_at: Option<Instant>,
+}
+
+/// A provider at work.
+#[derive(Debug)]
+pub struct Provider {
+    settings: ProviderSettings,
+    breaker: Mutex<Breaker>,
+    bucket: Option<Mutex<Bucket>>,
+    slots: Arc<Semaphore>,
+}
+
+impl Provider {
+    /// A provider about which nothing is known yet.
+    #[must_use]
+    pub fn new(settings: ProviderSettings, now: Instant) -> Self {
+        Self {
+            breaker: Mutex::new(Breaker::new(settings.breaker)),
+            bucket: settings.rate.map(|rate| Mutex::new(Bucket::new(rate, now))),
+            slots: Arc::new(Semaphore::new(usize::try_from(settings.connections).unwrap_or(Semaphore::MAX_PERMITS))),
+            settings,
+        }
+    }
+
+    /// How it is configured.
+    #[must_use]
+    pub const fn settings(&self) -> &ProviderSettings {
+        &self.settings
+    }
+
+    /// Its name in the configuration.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// How many messages may be claimed for it now: the least of its free slots, its rate and its breaker.
+    #[must_use]
+    pub fn room(&self, now: Instant) -> Room {
+        let none = |next_at| Room { messages: 0, next_at };
+        let allowed = match lock(&self.breaker).allowance(now) {
+            Allowance::None { until } => return none(until),
+            Allowance::One => 1,
+            Allowance::Free => u32::MAX,
+        };
+        let free = u32::try_from(self.slots.available_permits()).unwrap_or(u32::MAX);
+        if free == 0 {
+            return none(None);
+        }
+        let Some(bucket) = &self.bucket else {
+            return Room { messages: allowed.min(free), next_at: None };
+        };
+        let bucket = lock(bucket);
+        match bucket.available(now) {
+            0 => none(Some(bucket.next_at(now))),
+            tokens => Room { messages: allowed.min(free).min(tokens), next_at: None },
+        }
+    }
+
+    /// Takes a slot and a token for one claimed message, and makes it the probe if one is due. `None` when there is no
+    /// slot, or the breaker opened since the room was asked for: the message goes back.
+    #[must_use]
+    pub fn admit(self: &Arc<Self>, now: Instant) -> Option<Ticket> {
+        let slot = Arc::clone(&self.slots).try_acquire_owned().ok()?;
+        let probe = {
+            let mut breaker = lock(&self.breaker);
+            match breaker.allowance(now) {
+                Allowance::Free => None,
+                Allowance::One => breaker.probe_started(now),
+                Allowance::None { .. } => return None,
+            }
+        };
+        if let Some(bucket) = &self.bucket {
+            lock(bucket).take(1, now);
+        }
+        Some(Ticket { provider: Arc::clone(self), probe, _slot: slot })
+    }
+
+    /// Whether it accepted something lately: a refusal is then taken for the notification's own.
+    #[must_use]
+    pub fn proven(&self, now: Instant) -> bool {
+        lock(&self.breaker).proven(now)
+    }
+
+    /// Whether its breaker is closed: for the metrics.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        lock(&self.breaker).is_closed()
+    }
+
+    /// How many messages are under way: for the metrics.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        (self.settings.connections as usize).saturating_sub(self.slots.available_permits())
+    }
+}
+
+/// The right to hand one message to a provider. Dropped without a verdict it frees its slot and, if it was the probe, lets
+/// the next message probe.
+#[derive(Debug)]
+#[must_use]
+pub struct Ticket {
+    provider: Arc<Provider>,
+    probe: Option<Probe>,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Ticket {
+    /// The provider that it is for.
+    #[must_use]
+    pub fn provider(&self) -> &Arc<Provider> {
+        &self.provider
+    }
+
+    /// Tells the provider's breaker what the attempt came to, and frees the slot. `stated` is the delay that the reply
+    /// asked for, if it did.
+    pub fn settle(self, notification: NotificationId, verdict: &Verdict, stated: Option<Duration>, now: Instant) {
+        if !verdict.phase.offered() {
+            self.give_back_token();
+        }
+        let mut breaker = lock(&self.provider.breaker);
+        match (verdict.outcome, verdict.blame) {
+            (Outcome::Sent, _) => breaker.accepted(now),
+            // A provider that leaves the end of data unanswered makes doubt of every message it is handed.
+            (Outcome::Uncertain, _) => breaker.fault(now),
+            (Outcome::NotSent | Outcome::Deferred | Outcome::Refused, Blame::Provider) => breaker.fault(now),
+            (Outcome::NotSent | Outcome::Deferred | Outcome::Refused, Blame::Suspect) => {
+                breaker.suspect(notification, now);
+            }
+            // Says nothing about the provider; a probe is let go by `drop`.
+            (Outcome::NotSent | Outcome::Deferred | Outcome::Refused, Blame::Notification) => {}
+        }
+        if let Some(delay) = stated.filter(|_| throttled(verdict)) {
+            breaker.pause(now + delay.min(self.provider.settings.breaker.open_max), now);
+        }
+        drop(breaker);
+    }
+
+    /// Gives the ticket back: the message was not offered to the provider after all.
+    pub fn unused(self) {
+        self.give_back_token();
+    }
+
+    fn give_back_token(&self) {
+        if let Some(bucket) = &self.provider.bucket {
+            lock(bucket).give_back(1);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(probe) = self.probe {
+            lock(&self.provider.breaker).probe_lost(probe, Instant::now());
+        }
+    }
+}
+
+/// Whether the reply asks the whole client to slow down: 421 (RFC 5321, 3.8), or a 4.7.x that is not about this one
+/// notification (greylisting is).
+fn throttled(verdict: &Verdict) -> bool {
+    verdict.outcome != Outcome::Sent
+        && verdict.reply.as_ref().is_some_and(|reply| {
+            let slow_down = reply.enhanced.as_deref().is_some_and(|code| code.starts_with("4.7."));
+            reply.code == 421 || (slow_down && verdict.blame != Blame::Notification)
+        })
+}
+
+/// What a panic left behind is still a breaker: counts and instants, no invariant across fields that matters.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;
