@@ -1,6 +1,10 @@
 //! outboxd: a transactional outbox notification worker on PostgreSQL.
+pub mod cli;
+pub mod config;
 pub mod domain;
+pub mod http;
 pub mod mail;
 pub mod retry;
 pub mod sandbox;
 pub mod shutdown;
+pub mod telemetry;

@@ -1,1 +1,18 @@
-fn main() {}
+//! Parse, run, exit code.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use outboxd::cli::{Cli, Exit};
+
+fn main() -> ExitCode {
+    match Cli::parse().run() {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            // If standard error is gone, the exit code still tells.
+            let _ = writeln!(std::io::stderr(), "outboxd: {error:#}");
+            Exit::of_error(&error).into()
+        }
+    }
+}

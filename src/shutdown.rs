@@ -134,4 +134,18 @@ mod tests {
         shutdown.drain();
         shutdown.clone().draining().await;
     }
+
+    #[tokio::test]
+    async fn the_first_signal_drains_and_the_second_aborts() {
+        let shutdown = Shutdown::on_signals().unwrap();
+        let kill = |signal: &str| {
+            let pid = std::process::id().to_string();
+            assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        };
+        kill("-TERM");
+        shutdown.draining().await;
+        assert!(!shutdown.is_aborting());
+        kill("-INT");
+        shutdown.aborting().await;
+    }
 }

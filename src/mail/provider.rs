@@ -3,7 +3,6 @@
 //! It never talks to the network and never decides what becomes of a notification.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -66,6 +65,22 @@ pub struct Auth {
     pub mechanism: Mechanism,
 }
 
+/// How TLS is spoken to a provider.
+#[derive(Clone)]
+pub struct Tls {
+    /// Whom it trusts.
+    pub client: Arc<ClientConfig>,
+    /// Whose certificate is expected.
+    pub server_name: ServerName<'static>,
+}
+
+// A TLS configuration prints pages of roots.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("server_name", &self.server_name).finish_non_exhaustive()
+    }
+}
+
 /// How long each phase may take: one command each, never the whole transaction (RFC 5321, 4.5.3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
@@ -117,7 +132,7 @@ pub struct Dedup {
 pub const ID_HEADER: &str = "X-Notification-ID";
 
 /// A validated provider section of the configuration.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ProviderSettings {
     /// Its name in the configuration, in rows and in metrics.
     pub name: String,
@@ -127,12 +142,8 @@ pub struct ProviderSettings {
     pub port: u16,
     /// How the connection is protected.
     pub security: Security,
-    /// Whose certificate is expected.
-    pub tls_server_name: ServerName<'static>,
-    /// The file that holds its own authority, if it has one.
-    pub tls_ca_file: Option<PathBuf>,
-    /// The TLS client; `None` only where [`Security::Plaintext`] is spelled out.
-    pub tls: Option<Arc<ClientConfig>>,
+    /// The TLS client and whose certificate it expects; `None` only where [`Security::Plaintext`] is spelled out.
+    pub tls: Option<Tls>,
     /// The credentials, if it wants any.
     pub auth: Option<Auth>,
     /// What EHLO says (RFC 5321, 4.1.4).
@@ -176,22 +187,6 @@ impl ProviderSettings {
     #[must_use]
     pub fn attempt_max(&self) -> Duration {
         self.timeouts.before_begin() + self.send_deadline
-    }
-}
-
-// A TLS configuration prints pages; what matters of it stands in the other fields.
-impl fmt::Debug for ProviderSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProviderSettings")
-            .field("name", &self.name)
-            .field("host", &self.host)
-            .field("port", &self.port)
-            .field("security", &self.security)
-            .field("auth", &self.auth)
-            .field("connections", &self.connections)
-            .field("rate", &self.rate)
-            .field("recovery", &self.recovery)
-            .finish_non_exhaustive()
     }
 }
 

@@ -10,8 +10,6 @@ fn settings(connections: u32, rate: Option<Rate>) -> ProviderSettings {
         host: "mail.example".to_owned(),
         port: 25,
         security: Security::Plaintext,
-        tls_server_name: ServerName::try_from("mail.example").unwrap(),
-        tls_ca_file: None,
         tls: None,
         auth: Some(Auth {
             username: "u".to_owned(),

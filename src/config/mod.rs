@@ -1,0 +1,187 @@
+//! Settings: read from all sources, checked as a whole, and from then on plain values that cannot be wrong.
+//!
+//! Every problem is reported at once, each with the keys it is about and what to do. The rest of the program never sees a
+//! raw setting, and no secret leaves this room readable.
+
+mod layers;
+mod provider;
+mod reader;
+mod rules;
+mod sections;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use tracing_subscriber::filter::Targets;
+
+pub use layers::Sources;
+pub use reader::{Entry, REDACTED};
+
+use crate::domain::policy::{OnUncertain, RetryPolicy};
+use crate::mail::provider::ProviderSettings;
+use reader::{Notes, Section};
+
+/// Everything that is wrong with a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Invalid {
+    /// One line each: the keys it is about and the remedy.
+    pub problems: Vec<String>,
+}
+
+impl Invalid {
+    fn one(problem: String) -> Self {
+        Self { problems: vec![problem] }
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the configuration is not usable:")?;
+        self.problems.iter().try_for_each(|problem| write!(f, "\n  - {problem}"))
+    }
+}
+
+/// Settings that hold together, and what there is to say about them.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// What the program runs on.
+    pub settings: Settings,
+    /// What is allowed but should be known at every start.
+    pub warnings: Vec<String>,
+    /// Every key in force and where it came from; secrets are redacted.
+    pub entries: Vec<Entry>,
+}
+
+/// The validated settings.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The database.
+    pub database: Database,
+    /// The worker.
+    pub worker: Worker,
+    /// Claims.
+    pub lease: Lease,
+    /// Retries of what is known not to be accepted.
+    pub retry: RetryPolicy,
+    /// How long to keep trying to record a known result.
+    pub settle_patience: Duration,
+    /// How often expired leases and closed windows are swept.
+    pub maintenance_every: Duration,
+    /// Listening for new work; `None` to poll only.
+    pub wakeup: Option<Wakeup>,
+    /// The right side of every Message-ID, in ASCII.
+    pub message_id_domain: String,
+    /// The routes: each at least one provider, every one of them in `providers`.
+    pub routes: BTreeMap<String, Vec<String>>,
+    /// The providers by name.
+    pub providers: BTreeMap<String, ProviderSettings>,
+    /// Where health and metrics are served; `None` for nowhere.
+    pub ops_listen: Option<SocketAddr>,
+    /// The log.
+    pub log: Log,
+}
+
+/// How the database is reached.
+#[derive(Debug, Clone)]
+pub struct Database {
+    /// Its address.
+    pub url: SecretString,
+    /// Connections at most; at least four.
+    pub max_connections: u32,
+    /// How long a statement waits for a connection.
+    pub acquire_timeout: Duration,
+    /// How long one statement may run.
+    pub statement_timeout: Duration,
+    /// How long a statement waits for a lock.
+    pub lock_timeout: Duration,
+    /// Whether `url` leads through a transaction-pooling proxy: no session state, no kept statements.
+    pub transaction_pooling: bool,
+}
+
+/// How a worker works.
+#[derive(Debug, Clone)]
+pub struct Worker {
+    /// The first part of its name.
+    pub name: String,
+    /// How often to look for work that no wake-up announced.
+    pub poll_interval: Duration,
+    /// How long a drain waits for messages under way.
+    pub grace: Duration,
+    /// Bytes of message content in memory at once.
+    pub in_flight_bytes: u64,
+    /// Rows per claim at most.
+    pub claim_max: u32,
+}
+
+impl Worker {
+    /// A name for one run of this worker: never the same twice, so that it cannot take its predecessor's claims for its own.
+    #[must_use]
+    pub fn new_identity(&self) -> String {
+        let boot = uuid::Uuid::new_v4().simple().to_string();
+        format!("{}-{}", self.name, &boot[..8])
+    }
+}
+
+/// How long a claim holds.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    /// Without renewal.
+    pub duration: Duration,
+    /// How often it is renewed; `None` for never.
+    pub renew_every: Option<Duration>,
+}
+
+/// How new work is listened for.
+#[derive(Debug, Clone)]
+pub struct Wakeup {
+    /// Where: never through a transaction-pooling proxy.
+    pub url: SecretString,
+    /// How often the listening connection is probed.
+    pub heartbeat: Duration,
+}
+
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The log.
+#[derive(Debug, Clone)]
+pub struct Log {
+    /// How a line looks.
+    pub format: LogFormat,
+    /// What is logged.
+    pub level: Targets,
+}
+
+/// The recovery terms that a provider may override.
+struct Recovery {
+    on_uncertain: OnUncertain,
+    window: Duration,
+    clock_margin: Duration,
+}
+
+/// Reads and checks everything.
+///
+/// # Errors
+/// With everything that is wrong.
+pub fn load(sources: &Sources) -> Result<Loaded, Invalid> {
+    let (defaults, all) = sources.layers()?;
+    let mut notes = Notes::default();
+    let mut root = Section::new("", all).or("", defaults);
+    let settings = sections::read(&mut root, sources, &mut notes);
+    root.end(&mut notes);
+    let Some(settings) = settings.filter(|_| notes.problems.is_empty()) else {
+        return Err(Invalid { problems: notes.problems });
+    };
+    Ok(Loaded { settings, warnings: notes.warnings, entries: notes.entries })
+}

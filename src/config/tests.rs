@@ -1,0 +1,477 @@
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use secrecy::ExposeSecret as _;
+
+use super::*;
+use crate::mail::provider::{Mechanism, Security};
+
+/// The least that a configuration file must say where `DATABASE_URL` is set.
+const LEAST: &str = r#"
+    mail.message_id_domain = "example.com"
+    [provider.primary]
+    host = "smtp.example.com"
+"#;
+
+/// `text` after [`LEAST`]; its bare keys belong to `[provider.primary]`.
+fn with(text: &str) -> Sources {
+    raw(&format!("{LEAST}\n{text}"))
+}
+
+fn raw(text: &str) -> Sources {
+    let file = Some(("outboxd.toml".into(), text.to_owned()));
+    let sources = Sources { file, env: BTreeMap::new(), host_name: "mx1".to_owned() };
+    set(sources, "DATABASE_URL", "postgres://app:hunter2@db/outbox")
+}
+
+fn set(mut sources: Sources, name: &str, value: &str) -> Sources {
+    sources.env.insert(name.to_owned(), value.to_owned());
+    sources
+}
+
+fn loaded(sources: &Sources) -> Loaded {
+    load(sources).unwrap_or_else(|invalid| panic!("{invalid}"))
+}
+
+fn problems(sources: &Sources) -> Vec<String> {
+    load(sources).expect_err("the configuration must be refused").problems
+}
+
+/// Asserts that `sources` has one problem, and that it names every one of `words`.
+#[track_caller]
+fn refused(sources: &Sources, words: &[&str]) {
+    let problems = problems(sources);
+    assert_eq!(problems.len(), 1, "{problems:#?}");
+    for word in words {
+        assert!(problems[0].contains(word), "{word} is not in: {}", problems[0]);
+    }
+}
+
+#[test]
+fn the_defaults_need_only_a_database_a_domain_and_a_provider() {
+    let Loaded { settings, warnings, .. } = loaded(&with(""));
+    assert_eq!(warnings, [""; 0]);
+    let primary = &settings.providers["primary"];
+    assert_eq!((primary.security, primary.port, primary.hello.as_str()), (Security::ImplicitTls, 465, "example.com"));
+    assert!(primary.tls.is_some() && primary.auth.is_none() && primary.rate.is_none());
+    assert_eq!(primary.recovery.resend_room, None);
+    assert_eq!(settings.lease.renew_every, Some(Duration::from_secs(20)));
+    assert_eq!(settings.routes["default"], ["primary"]);
+    assert_eq!(settings.worker.name, "mx1");
+    assert_eq!(settings.ops_listen.unwrap().port(), 9464);
+}
+
+#[test]
+fn without_any_source_everything_that_is_missing_is_said_at_once() {
+    let problems = problems(&Sources::default());
+    for (problem, key) in problems.iter().zip(["database.url", "mail.message_id_domain", "route.default"]) {
+        assert!(problem.contains(key), "{problem}");
+    }
+    assert_eq!(problems.len(), 3, "{problems:#?}");
+}
+
+#[test]
+fn all_problems_of_all_kinds_are_reported_together_and_name_their_keys() {
+    let text = r#"
+        port = 99999
+        pasword = "hunter2"
+        rate_per_second = -1
+        timeouts.gretting = "5m"
+        [lease]
+        duration = "sixty seconds"
+        [worker]
+        claim_max = 0
+        [nonsense]
+        [ops]
+        listen = "localhost:9464"
+        [log]
+        level = "inof"
+    "#;
+    let problems = problems(&with(text));
+    let keys = [
+        "provider.primary.port",
+        "provider.primary.pasword",
+        "provider.primary.rate_per_second",
+        "provider.primary.timeouts.gretting",
+        "lease.duration",
+        "worker.claim_max",
+        "nonsense",
+        "ops.listen",
+        "log.level",
+    ];
+    for key in keys {
+        assert_eq!(problems.iter().filter(|problem| problem.contains(key)).count(), 1, "{key}: {problems:#?}");
+    }
+    assert_eq!(problems.len(), keys.len(), "{problems:#?}");
+    assert!(!problems.concat().contains("hunter2"));
+}
+
+#[test]
+fn a_file_overrides_the_defaults_and_the_environment_overrides_the_file() {
+    let sources = with("connections = 3\n[route]\nbulk = [\"primary\"]\n[lease]\nduration = \"90s\"");
+    let sources = set(sources, "OUTBOXD__LEASE__DURATION", "2m");
+    let sources = set(sources, "OUTBOXD__PROVIDER__PRIMARY__RATE_PER_SECOND", "2.5");
+    let sources = set(sources, "OUTBOXD__DATABASE__TRANSACTION_POOLING", "true");
+    let sources = set(sources, "OUTBOXD__WAKEUP__ENABLED", "false");
+    let sources = set(sources, "OUTBOXD__WORKER__CLAIM_MAX", "7");
+    let Loaded { settings, entries, .. } = loaded(&sources);
+    assert_eq!(settings.lease.duration, Duration::from_secs(120));
+    assert_eq!(settings.providers["primary"].connections, 3);
+    assert_eq!(settings.providers["primary"].rate.unwrap().per_second, 2.5);
+    assert!(settings.database.transaction_pooling && settings.wakeup.is_none());
+    assert_eq!(settings.worker.claim_max, 7);
+    let origin = |key: &str| entries.iter().find(|entry| entry.key == key).unwrap().origin.clone();
+    assert_eq!(origin("lease.duration"), "OUTBOXD__LEASE__DURATION");
+    assert_eq!(origin("provider.primary.connections"), "outboxd.toml");
+    assert_eq!(origin("provider.primary.burst"), "default");
+}
+
+#[test]
+fn a_shorter_list_replaces_a_longer_one_and_the_environment_separates_by_commas() {
+    let file = "[provider.b]\nhost = \"b.example\"\n[route]\ndefault = [\"primary\", \"b\"]";
+    assert_eq!(loaded(&with(file)).settings.routes["default"], ["primary", "b"]);
+    let one = set(with(file), "OUTBOXD__ROUTE__DEFAULT", "b");
+    assert_eq!(loaded(&one).settings.routes["default"], ["b"]);
+    let two = set(with(file), "OUTBOXD__ROUTE__DEFAULT", "b, primary");
+    assert_eq!(loaded(&two).settings.routes["default"], ["b", "primary"]);
+}
+
+#[test]
+fn a_mistyped_variable_is_named_as_it_was_written() {
+    let sources = set(with(""), "OUTBOXD__LEASE__DURATON", "2m");
+    refused(&sources, &["lease.duraton", "OUTBOXD__LEASE__DURATON", "duration, renew_every"]);
+}
+
+#[test]
+fn other_variables_are_none_of_our_business() {
+    loaded(&set(set(with(""), "OUTBOXD_CONFIG", "x"), "OUTBOXD_TEST__LEASE__X", "1"));
+}
+
+#[test]
+fn the_database_url_falls_back_to_database_url_from_the_environment() {
+    let fallback = loaded(&with(""));
+    assert!(fallback.settings.database.url.expose_secret().contains("app:hunter2"));
+    assert!(fallback.entries.iter().any(|e| e.key == "database.url" && e.origin == "DATABASE_URL"));
+    let own = loaded(&with("[database]\nurl = \"postgresql://own/db\""));
+    assert_eq!(own.settings.database.url.expose_secret(), "postgresql://own/db");
+    refused(&set(with(""), "DATABASE_URL", "mysql://hunter2@x"), &["database.url", "postgres://"]);
+    refused(&set(with(""), "DATABASE_URL", ""), &["database.url", "DATABASE_URL"]);
+}
+
+#[test]
+fn provider_defaults_hold_for_every_provider_that_does_not_say_otherwise() {
+    let text = "connections = 2\n[provider.b]\nhost = \"b.example\"\n[provider_defaults]\nconnections = 5\n\
+                timeouts.connect = \"7s\"";
+    let settings = loaded(&with(text)).settings;
+    assert_eq!((settings.providers["primary"].connections, settings.providers["b"].connections), (2, 5));
+    assert_eq!(settings.providers["primary"].timeouts.connect, Duration::from_secs(7));
+    refused(&with("[provider_defaults]\nhost = \"x\""), &["provider_defaults.host"]);
+    refused(&with("[provider_defaults]\nbreaker.treshold = 1"), &["provider_defaults.breaker.treshold"]);
+    refused(
+        &with("[provider.b]\nhost = \"b\"\n[provider_defaults]\nconnections = 0"),
+        &["provider_defaults.connections"],
+    );
+}
+
+#[test]
+fn a_section_given_as_a_value_is_refused_without_showing_it() {
+    let sources = set(with(""), "OUTBOXD__PROVIDER__PRIMARY", "hunter2");
+    assert!(problems(&sources)[0].contains("provider.primary"));
+    assert!(!problems(&sources).concat().contains("hunter2"));
+}
+
+#[test]
+fn a_file_that_does_not_parse_is_named_with_the_line_and_never_quoted() {
+    for broken in [
+        "[provider.primary]\npassword = hunter2",
+        "[provider.primary]\npassword = \"hunter2",
+        "password = \"x\" hunter2",
+        "hunter2",
+        "a = 1\na = \"hunter2\"",
+        "password = '''\nhunter2\n",
+    ] {
+        let problems = problems(&raw(broken));
+        assert_eq!(problems.len(), 1);
+        assert!(problems[0].contains("outboxd.toml") && problems[0].contains("line"), "{}", problems[0]);
+        assert!(!problems[0].contains("hunter2"), "{}", problems[0]);
+    }
+}
+
+#[test]
+fn secrets_show_in_no_debug_output_and_in_no_entry() {
+    let text =
+        "username = \"app\"\npassword = \"hunter2\"\n[database]\nlisten_url = \"postgres://app:hunter2@direct/outbox\"";
+    let sources = set(with(text), "OUTBOXD__DATABASE__URL", "postgres://app:hunter2@db/outbox");
+    let loaded = loaded(&sources);
+    assert!(!format!("{sources:?} {loaded:?}").contains("hunter2"));
+    let redacted = loaded.entries.iter().filter(|entry| entry.value == REDACTED).count();
+    assert_eq!(redacted, 3);
+}
+
+#[test]
+fn a_secret_of_the_wrong_kind_is_not_shown() {
+    let problems = problems(&with("username = \"app\"\npassword = 271828"));
+    assert!(problems[0].contains("provider.primary.password") && !problems.concat().contains("271828"), "{problems:?}");
+}
+
+#[test]
+fn a_password_comes_from_a_file_without_its_last_line_feed() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "hunter2 ").unwrap();
+    let text = format!("username = \"app\"\nmechanism = \"login\"\npassword_file = {:?}", file.path());
+    let auth = loaded(&with(&text)).settings.providers["primary"].auth.clone().unwrap();
+    assert_eq!((auth.password.expose_secret(), auth.mechanism), ("hunter2 ", Mechanism::Login));
+    let both = set(with(&text), "OUTBOXD__PROVIDER__PRIMARY__PASSWORD", "x");
+    assert!(problems(&both)[0].contains("are both set"));
+    let missing = problems(&with("username = \"app\"\npassword_file = \"/nowhere/x\""));
+    assert!(missing[0].contains("provider.primary.password_file") && missing[0].contains("/nowhere/x"));
+}
+
+#[test]
+fn credentials_are_whole_or_absent() {
+    refused(&with("username = \"app\""), &["provider.primary.username", "provider.primary.password_file"]);
+    refused(&with("password = \"x\""), &["provider.primary.password", "provider.primary.username"]);
+    refused(&with("username = \"app\"\npassword = \"\""), &["provider.primary.password", "empty"]);
+    refused(&with("username = \"app\"\npassword = \"a\\u0000b\""), &["provider.primary.password", "NUL"]);
+}
+
+#[test]
+fn a_password_never_goes_over_a_readable_connection() {
+    let text = "security = \"plaintext\"\nusername = \"app\"\npassword = \"x\"";
+    refused(&with(text), &["provider.primary.security", "provider.primary.password", "starttls"]);
+}
+
+#[test]
+fn plaintext_must_be_spelled_out_and_is_warned_about_unless_it_stays_on_this_machine() {
+    let relay = loaded(&with("security = \"plaintext\""));
+    assert_eq!(relay.settings.providers["primary"].port, 25);
+    assert!(relay.settings.providers["primary"].tls.is_none());
+    assert!(relay.warnings[0].contains("provider.primary.security"), "{:?}", relay.warnings);
+    let local = LEAST.replace("smtp.example.com", "127.0.0.1");
+    assert!(loaded(&raw(&format!("{local}security = \"plaintext\"\nport = 1025"))).warnings.is_empty());
+    refused(&with("security = \"none\""), &["provider.primary.security", "starttls", "plaintext"]);
+    refused(&with("security = \"plaintext\"\ntls_server_name = \"x\""), &["provider.primary.tls_ca_file", "remove"]);
+    assert_eq!(loaded(&with("security = \"starttls\"")).settings.providers["primary"].port, 587);
+}
+
+#[test]
+fn a_certificate_authority_must_be_readable() {
+    refused(&with("tls_ca_file = \"/nowhere/ca.pem\""), &["provider.primary.tls_ca_file", "/nowhere/ca.pem"]);
+}
+
+#[test]
+fn a_host_is_a_name_or_an_address_and_nothing_more() {
+    for host in ["smtp://mail.example", "mail.example:587", "mail example", ""] {
+        let text = LEAST.replace("smtp.example.com", host);
+        refused(&raw(&text), &["provider.primary.host"]);
+    }
+    for host in ["mail.example", "localhost", "192.0.2.1", "2001:db8::1"] {
+        loaded(&raw(&LEAST.replace("smtp.example.com", host)));
+    }
+}
+
+#[test]
+fn a_lease_outlasts_three_renewals() {
+    let text = "[lease]\nduration = \"60s\"\nrenew_every = \"21s\"";
+    refused(&with(text), &["lease.duration", "lease.renew_every"]);
+    loaded(&with("[lease]\nduration = \"60s\"\nrenew_every = \"20s\""));
+}
+
+#[test]
+fn without_renewal_a_lease_outlasts_a_whole_attempt_at_every_provider() {
+    let whole = loaded(&with("")).settings.providers["primary"].attempt_max();
+    let text = |lease: Duration| format!("[lease]\nrenew_every = \"0s\"\nduration = \"{}s\"", lease.as_secs());
+    refused(&with(&text(whole)), &["lease.renew_every", "lease.duration", "provider.primary"]);
+    loaded(&with(&text(whole + Duration::from_secs(1))));
+    let two = format!("[provider.b]\nhost = \"b.example\"\nsend_deadline = \"3h\"\n{}", text(whole * 2));
+    refused(&with(&two), &["lease.duration", "provider.b"]);
+}
+
+#[test]
+fn a_slow_renewal_must_not_lose_the_lease() {
+    let text = "[database]\nacquire_timeout = \"26s\"";
+    refused(&with(text), &["database.acquire_timeout", "database.statement_timeout", "lease.duration"]);
+}
+
+#[test]
+fn the_send_deadline_leaves_time_for_the_final_answer() {
+    refused(&with("send_deadline = \"9m\""), &["provider.primary.send_deadline", "timeouts.end_of_data"]);
+    loaded(&with("send_deadline = \"10m\""));
+}
+
+#[test]
+fn resending_needs_a_dedup_contract() {
+    let text = "[recovery]\non_uncertain = \"resend-within-window\"";
+    refused(
+        &with(text),
+        &["recovery.on_uncertain", "provider.primary.on_uncertain", "[provider.primary.dedup]", "hold"],
+    );
+}
+
+#[test]
+fn the_recovery_window_fits_into_the_dedup_window_and_leaves_room_for_a_whole_resend() {
+    let text = |recovery: &str, dedup: &str| {
+        let all = "on_uncertain = \"resend-within-window\"\nrecovery_window = \"R\"\ndedup.window = \"D\"";
+        with(&all.replace('R', recovery).replace('D', dedup))
+    };
+    refused(&text("25h", "24h"), &["provider.primary.recovery_window", "provider.primary.dedup.window"]);
+    refused(&text("930s", "24h"), &["provider.primary.recovery_window", "send_deadline", "recovery.clock_margin"]);
+    let settings = loaded(&text("931s", "24h")).settings;
+    assert_eq!(settings.providers["primary"].recovery.resend_room, Some(Duration::from_secs(1)));
+    assert_eq!(settings.providers["primary"].recovery.dedup_scope, "primary");
+}
+
+#[test]
+fn accepting_duplicates_is_warned_about_at_every_start() {
+    let loaded = loaded(&with("on_uncertain = \"accept-duplicates\""));
+    assert!(loaded.warnings[0].contains("provider.primary.on_uncertain"), "{:?}", loaded.warnings);
+    refused(
+        &with("on_uncertain = \"accept-duplicates\"\nrecovery_window = \"5m\""),
+        &["provider.primary.recovery_window", "provider.primary.send_deadline"],
+    );
+}
+
+#[test]
+fn a_dedup_contract_names_a_window_and_a_header_of_its_own() {
+    refused(&with("dedup.scope = \"account\""), &["provider.primary.dedup.window"]);
+    for header in ["Subject", "Content-Type", "X Y", "X:Y", "", "Ünique"] {
+        let text = format!("dedup.window = \"1h\"\ndedup.header = \"{header}\"");
+        refused(&with(&text), &["provider.primary.dedup.header"]);
+    }
+    let own = loaded(&with("dedup.window = \"1h\"\ndedup.header = \"Resend-Idempotency-Key\"")).settings;
+    assert_eq!(own.providers["primary"].id_header(), "Resend-Idempotency-Key");
+    let message_id = loaded(&with("dedup.window = \"1h\"\ndedup.header = \"Message-ID\"")).settings;
+    assert_eq!(message_id.providers["primary"].id_header(), "X-Notification-ID");
+}
+
+#[test]
+fn providers_of_one_route_may_differ_in_scope_but_one_scope_is_one_contract() {
+    let both = |a: &str, b: &str| {
+        with(&format!("{a}\n[provider.b]\nhost = \"b.example\"\n{b}\n[route]\ndefault = [\"primary\", \"b\"]"))
+    };
+    let day = "dedup.window = \"24h\"";
+    loaded(&both(day, ""));
+    loaded(&both(day, "dedup.window = \"24h\"\ndedup.scope = \"primary\""));
+    let words = ["provider.primary", "provider.b", "scope"];
+    refused(&both(day, "dedup.window = \"1h\"\ndedup.scope = \"primary\""), &words);
+    refused(&both(day, "dedup.window = \"24h\"\ndedup.scope = \"primary\"\ndedup.header = \"X-Other\""), &words);
+    refused(&both("", "dedup.window = \"24h\"\ndedup.scope = \"primary\""), &words);
+}
+
+#[test]
+fn a_route_names_known_providers_once_each() {
+    refused(&with("[route]\nbulk = [\"primary\", \"typo\"]"), &["route.bulk", "typo", "[provider.typo]"]);
+    refused(&with("[route]\nbulk = [\"primary\", \"primary\"]"), &["route.bulk", "twice"]);
+    refused(&with("[route]\nbulk = []"), &["route.bulk"]);
+    refused(&with("[route]\nbulk = 3"), &["route.bulk"]);
+}
+
+#[test]
+fn a_provider_in_no_route_is_pointed_out() {
+    let warnings = loaded(&with("[provider.spare]\nhost = \"b.example\"")).warnings;
+    assert!(warnings[0].contains("provider.spare"), "{warnings:?}");
+}
+
+#[test]
+fn a_broken_provider_is_not_also_reported_as_unknown_to_its_route() {
+    refused(&with("port = 0"), &["provider.primary.port"]);
+}
+
+#[test]
+fn the_pool_has_a_connection_for_begin_settle_renew_and_claim() {
+    refused(&with("[database]\nmax_connections = 3"), &["database.max_connections", "4"]);
+    loaded(&with("[database]\nmax_connections = 4"));
+}
+
+#[test]
+fn a_transaction_pooler_needs_a_direct_address_to_listen_or_none() {
+    let pooled = "[database]\ntransaction_pooling = true";
+    refused(&with(pooled), &["database.transaction_pooling", "database.listen_url", "wakeup.enabled"]);
+    let direct = with(&format!("{pooled}\nlisten_url = \"postgres://direct/db\""));
+    assert_eq!(loaded(&direct).settings.wakeup.unwrap().url.expose_secret(), "postgres://direct/db");
+    assert!(loaded(&with(&format!("{pooled}\n[wakeup]\nenabled = false"))).settings.wakeup.is_none());
+}
+
+#[test]
+fn durations_that_contradict_each_other_are_refused() {
+    let cases: [(&str, [&str; 2]); 7] = [
+        ("[worker]\npoll_interval = \"61s\"", ["worker.poll_interval", "lease.duration"]),
+        ("[maintenance]\nevery = \"61s\"", ["maintenance.every", "lease.duration"]),
+        ("[retry]\nbase = \"2h\"", ["retry.base", "retry.cap"]),
+        ("[retry]\ncap = \"5d\"", ["retry.cap", "retry.deadline"]),
+        ("[retry]\nstated_delay_cap = \"5d\"", ["retry.stated_delay_cap", "retry.deadline"]),
+        ("[database]\nlock_timeout = \"16s\"", ["database.lock_timeout", "database.statement_timeout"]),
+        ("breaker.open_min = \"6m\"", ["provider.primary.breaker.open_min", "provider.primary.breaker.open_max"]),
+    ];
+    for (text, words) in cases {
+        refused(&with(text), &words);
+    }
+}
+
+#[test]
+fn durations_have_a_unit_are_not_nought_and_end_within_a_year() {
+    for value in ["\"0s\"", "\"30\"", "30", "\"-3s\"", "\"400d\"", "true", "\"\""] {
+        refused(&with(&format!("[settle]\npatience = {value}")), &["settle.patience"]);
+    }
+    assert!(loaded(&with("[worker]\ngrace = \"0s\"")).settings.worker.grace.is_zero(), "no grace is a choice");
+}
+
+#[test]
+fn numbers_are_positive_and_fit() {
+    for key in ["connections", "messages_per_connection", "burst", "breaker.threshold", "port"] {
+        for value in ["0", "-1", "1.5", "\"many\"", "5000000000"] {
+            refused(&with(&format!("{key} = {value}")), &[&format!("provider.primary.{key}")]);
+        }
+    }
+    for value in ["-1", "nan", "inf", "2000000"] {
+        refused(&with(&format!("rate_per_second = {value}")), &["provider.primary.rate_per_second"]);
+    }
+    refused(&with("[retry]\nmax_tries = 70000"), &["retry.max_tries", "65535"]);
+}
+
+#[test]
+fn the_domain_of_message_ids_is_a_domain() {
+    for wrong in ["", "localhost", "example.com>", "a@example.com", "-a.example", "ex ample.com", "example..com"] {
+        let text = LEAST.replace("\"example.com\"", &format!("{wrong:?}"));
+        refused(&raw(&text), &["mail.message_id_domain"]);
+    }
+    let idn = loaded(&raw(&LEAST.replace("\"example.com\"", "\"bücher.example\""))).settings;
+    assert_eq!(idn.message_id_domain, "xn--bcher-kva.example");
+}
+
+#[test]
+fn the_name_in_ehlo_is_a_domain_or_an_address_in_brackets() {
+    let hello = |name: &str| raw(&format!("mail.hello = \"{name}\"\n{LEAST}"));
+    for name in ["[192.0.2.1]", "mx1.example.com"] {
+        assert_eq!(loaded(&hello(name)).settings.providers["primary"].hello, name);
+    }
+    for name in ["mx1 example", "[a b]", "mx1"] {
+        refused(&hello(name), &["mail.hello", "mail.message_id_domain"]);
+    }
+}
+
+#[test]
+fn names_of_providers_can_be_written_in_the_environment() {
+    for name in ["Primary", "a__b", "a.b", "ä"] {
+        let text = format!("[provider.{name:?}]\nhost = \"b.example\"\n[route]\ndefault = [\"primary\", {name:?}]");
+        refused(&with(&text), &["rename"]);
+    }
+}
+
+#[test]
+fn a_restarted_worker_is_never_taken_for_its_predecessor() {
+    let worker = loaded(&with("[worker]\nname = \"w\"")).settings.worker;
+    assert_ne!(worker.new_identity(), worker.new_identity());
+    assert!(worker.new_identity().starts_with("w-"));
+}
+
+#[test]
+fn every_key_in_the_reference_is_explained() {
+    let reference = include_str!("../../config/default.toml");
+    let lines: Vec<&str> = reference.lines().collect();
+    for (number, line) in lines.iter().enumerate().filter(|(_, line)| line.contains(" = ") && !line.starts_with('#')) {
+        let block = lines[..number].iter().rev().take_while(|line| !line.is_empty());
+        // A section's keys may share one comment at the section's head.
+        assert!(block.into_iter().any(|line| line.starts_with('#')) || lines[number - 1].starts_with('['), "{line}");
+    }
+}
