@@ -9,10 +9,13 @@ use serde_json::{Map, Value};
 
 use super::content::{Invalid, limits};
 
-/// Standard base64, with or without padding.
+/// Standard base64, with or without padding and as lenient about the last bits as PostgreSQL's `decode`, so that nothing
+/// that could be enqueued is refused here.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
 );
 
 /// One file.
@@ -166,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_file_is_decoded_with_or_without_padding_and_line_breaks() {
-        for content in ["aGVsbG8=", "aGVsbG8", "aGVs\nbG8=\n", " aGVs\r\nbG8"] {
+        for content in ["aGVsbG8=", "aGVsbG9=", "aGVsbG8", "aGVs\nbG8=\n", " aGVs\r\nbG8"] {
             let files = parse_all(json!([file("a b.txt", "text/plain", content)])).unwrap();
             assert_eq!(files[0].content, b"hello");
         }

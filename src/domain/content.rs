@@ -23,7 +23,7 @@ pub mod limits {
     pub const SUBJECT_MAX_OCTETS: usize = LINE_MAX_OCTETS - "Subject: ".len();
 
     /// Octets in a display name: far above real names, far below what mail clients cut.
-    pub const NAME_MAX_OCTETS: usize = 256;
+    pub const NAME_MAX_OCTETS: usize = 200;
 
     /// Octets in each of the two bodies (2 MiB): Gmail cuts a message's text at about 0.1 MiB; this is ample.
     pub const BODY_MAX_OCTETS: usize = 2 * 1024 * 1024;
@@ -50,8 +50,8 @@ pub mod limits {
     /// Octets in a content type with its parameters: RFC 6838, 4.2 allows 127 each for type and subtype.
     pub const CONTENT_TYPE_MAX_OCTETS: usize = 255;
 
-    /// Octets in a List-Unsubscribe URI: it must fit one line with the header's name and brackets.
-    pub const LIST_UNSUBSCRIBE_MAX_OCTETS: usize = LINE_MAX_OCTETS - "List-Unsubscribe: <>".len();
+    /// Octets in a List-Unsubscribe URI: it cannot be folded, so it must fit one line with the header's name and brackets.
+    pub const LIST_UNSUBSCRIBE_MAX_OCTETS: usize = 900;
 }
 
 /// Header names that outboxd or the servers on the way set, in lower case; so may not a producer.
@@ -168,14 +168,14 @@ pub(crate) enum Body {
     Both { text: String, html: String },
 }
 
-/// A header of the producer's own. Name and value fit one line; the value has no white space around it.
+/// A header of the producer's own. Name and value fit one line; the value has no spaces around it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) name: String,
     pub(crate) value: String,
 }
 
-/// How to unsubscribe. The URI is ASCII without spaces, angle brackets or commas.
+/// How to unsubscribe. The URI is ASCII without spaces and angle brackets.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ListUnsubscribe {
     pub(crate) uri: String,
@@ -334,13 +334,11 @@ fn header(index: usize, pair: Value) -> Result<Header, Invalid> {
     if value.contains(char::is_control) {
         return refuse("has a control character in its value (perhaps a line break); remove it");
     }
-    if value.is_empty() || value.trim() != value {
-        return refuse("has a value that is empty or has white space around it; trim it or leave the header out");
-    }
     if name.len() + ": ".len() + value.len() > limits::HEADER_MAX_OCTETS {
         return refuse("is longer than 998 octets with its name (RFC 5322, 2.1.1); shorten it");
     }
-    Ok(Header { name, value })
+    // White space around a value means nothing (RFC 5322, 2.2), and some servers take it away.
+    Ok(Header { name, value: value.trim_matches(' ').to_owned() })
 }
 
 fn list_unsubscribe(uri: Option<String>, one_click: bool) -> Result<Option<ListUnsubscribe>, Invalid> {
@@ -359,7 +357,7 @@ fn list_unsubscribe(uri: Option<String>, one_click: bool) -> Result<Option<ListU
     if !https && !begins(&uri, "mailto:") {
         return Err(Invalid::new(FIELD, "is neither an https nor a mailto URI; give one such as `https://…`"));
     }
-    if !uri.bytes().all(|byte| byte.is_ascii_graphic() && !b"<>,\"".contains(&byte)) {
+    if !uri.bytes().all(|byte| byte.is_ascii_graphic() && !b"<>".contains(&byte)) {
         return Err(Invalid::new(FIELD, "has a character that a URI must not hold (RFC 3986, 2); percent-encode it"));
     }
     if uri.len() > limits::LIST_UNSUBSCRIBE_MAX_OCTETS {

@@ -50,7 +50,7 @@ fn a_refusal_names_the_field_and_what_to_do_and_holds_nothing_of_the_content() {
         (refused(|raw| raw.body_html = Some("hunter2\0".to_owned())), "body_html: has a NUL"),
         (refused(|raw| raw.headers = json!([["X-A", secret]])), "headers[0]: has a control"),
         (refused(|raw| raw.list_unsubscribe = Some("http://hunter2".to_owned())), "list_unsubscribe: is neither"),
-        (refused(|raw| raw.list_unsubscribe = Some("https://hunter2>,".to_owned())), "list_unsubscribe: has a"),
+        (refused(|raw| raw.list_unsubscribe = Some("https://hunter2>".to_owned())), "list_unsubscribe: has a"),
     ] {
         assert!(problem.starts_with(begins), "{problem}");
         assert!(problem.contains("; "), "no remedy: {problem}");
@@ -132,10 +132,14 @@ fn headers_that_are_not_pairs_of_good_strings_are_refused() {
             "{name:?}"
         );
     }
-    for value in ["", " ", " v", "v ", "\u{a0}v"] {
-        assert!(refused(|raw| raw.headers = json!([["X-A", value]])).contains("white space around"), "{value:?}");
-    }
     assert_eq!(taken(|raw| raw.headers = json!([["X-A", "v"], ["x-a", "é w"]])).headers.len(), 2);
+}
+
+#[test]
+fn a_headers_value_loses_the_spaces_around_it() {
+    for (stored, value) in [("", ""), ("  ", ""), (" v  w ", "v  w"), ("\u{a0}v", "\u{a0}v")] {
+        assert_eq!(taken(|raw| raw.headers = json!([["X-A", stored]])).headers[0].value, value);
+    }
 }
 
 #[test]

@@ -341,10 +341,7 @@ proptest! {
         files in files(),
         own in hostile_text(),
     ) {
-        let own = match cut(own.trim(), limits::HEADER_MAX_OCTETS - "X-Own: ".len()).trim() {
-            "" => "v",
-            own => own,
-        };
+        let own = cut(&own, limits::HEADER_MAX_OCTETS - "X-Own: ".len());
         let mut raw = raw();
         raw.sender = sender;
         raw.recipient = recipient;
@@ -375,7 +372,7 @@ proptest! {
         prop_assert_eq!(parsed.message_id(), Some(&*format!("{ID}@outbox.example")));
         if own.is_ascii() {
             let written = parsed.header_raw("X-Own").unwrap().replace("\r\n", "");
-            prop_assert_eq!(written.trim(), own);
+            prop_assert_eq!(written.trim(), own.trim_matches(' '));
         }
         prop_assert!(parsed.bcc().is_none() && parsed.cc().is_none());
 
