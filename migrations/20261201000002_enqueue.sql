@@ -27,7 +27,10 @@ $$;
 create function outboxd.address_problem(address text) returns text language sql immutable parallel safe as $$
     select case
         when address = '' then 'is empty'
-        when address ~ '[\u0001-\u001f\u007f-\u009f\u2028\u2029]' then 'has a control character'
+        when address ~ '[\u0001-\u001f\u007f-\u009f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]' then 'has a control or invisible character'
+        when address ~ '[\u0080-\uffff]' and (address ~ '[^\S ]' or address ~ '[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]' or address ~ '\\[^\u0001-\u007f]')
+            then 'has white space or an escape that is not ASCII'
+        when address ~ '^""@' then 'has an empty local part'
         when octet_length(address) > 254 then 'is over 254 octets'
         when position('@' in address) = 0 then 'has no @'
         when octet_length(regexp_replace(address, '@[^@]*$', '')) > 64 then 'has a local part of over 64 octets'
@@ -52,7 +55,7 @@ $$;
 -- A value that goes into one header line: no control characters (so no CR or LF), bounded, foldable.
 create function outboxd.check_line(field text, value text, max_octets integer) returns void language plpgsql as $$
 begin
-    if value ~ '[\u0001-\u001f\u007f]' then
+    if value ~ '[\u0001-\u001f\u007f-\u009f]' then
         perform outboxd.refuse(field, 'has a control character, such as a line break', 'Remove it: a header is one line.');
     elsif octet_length(value) > max_octets then
         perform outboxd.refuse(field, format('is %s octets; at most %s are allowed', octet_length(value), max_octets), 'Shorten it.');
@@ -83,10 +86,11 @@ begin
         -- RFC 5322, 3.6.8: printable ASCII without the colon.
         if name !~ '^[\u0021-\u0039\u003b-\u007e]{1,76}$' then
             perform outboxd.refuse(field, 'has a name that is not a header name', 'Use printable ASCII without a colon, at most 76 characters.');
-        elsif lower(name) ~ '^(from|to|cc|bcc|sender|reply-to|subject|date|message-id|mime-version|content-.*|return-path|received|dkim-signature|auto-submitted|list-unsubscribe|list-unsubscribe-post|x-notification-id|resend-idempotency-key)$' then
+        elsif lower(name) ~ '^(from|to|cc|bcc|sender|reply-to|subject|date|message-id|mime-version|content-.*|return-path|received|dkim-signature|resent-.*|auto-submitted|list-unsubscribe|list-unsubscribe-post|x-notification-id|resend-idempotency-key)$' then
             perform outboxd.refuse(field, format('sets %s, which outboxd sets itself', name), 'Remove it, or use the parameter of that name.');
         end if;
-        perform outboxd.check_line(field, header ->> 1, 998);
+        -- Name, colon, space and value fit one line, so that a value that cannot be folded is legal (RFC 5322, 2.1.1).
+        perform outboxd.check_line(field, header ->> 1, 996 - octet_length(name));
         i := i + 1;
     end loop;
 end
@@ -115,10 +119,12 @@ begin
                 or (attachment - 'filename' - 'content_type' - 'content') <> '{}' then
             perform outboxd.refuse(field, 'is not an object of filename, content_type and content', remedy);
         end if;
-        if attachment ->> 'filename' !~ '^[^\u0001-\u001f\u007f/\\]{1,200}$' then
-            perform outboxd.refuse(field || '.filename', 'is empty, over 200 characters, or has a control character or a path separator', 'Give a plain file name.');
-        elsif attachment ->> 'content_type' !~ '^[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}(; ?[A-Za-z0-9!#$&^_.+-]{1,100}=([A-Za-z0-9!#$&^_.+-]{1,100}|"[^"\u0001-\u001f\\]{0,100}"))*$' then
-            perform outboxd.refuse(field || '.content_type', 'is not a media type', 'Give type/subtype, such as application/pdf.');
+        if attachment ->> 'filename' !~ '^[^\u0001-\u001f\u007f-\u009f/\\]+$' or attachment ->> 'filename' !~ '\S'
+                or octet_length(attachment ->> 'filename') > 255 then
+            perform outboxd.refuse(field || '.filename', 'is blank, over 255 octets, or has a control character or a path separator', 'Give a plain file name.');
+        elsif octet_length(attachment ->> 'content_type') > 255 or attachment ->> 'content_type' ~* '^(multipart|message)/'
+                or attachment ->> 'content_type' !~ '^[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}(; ?[A-Za-z0-9!#$&^_.+-]{1,100}=([A-Za-z0-9!#$&^_.+-]{1,100}|"[^"\u0001-\u001f\\]{0,100}"))*$' then
+            perform outboxd.refuse(field || '.content_type', 'is not a media type that can be attached', 'Give type/subtype, such as application/pdf; not multipart or message (RFC 2045, 6.4).');
         end if;
         begin
             total := total + octet_length(decode(attachment ->> 'content', 'base64'));
@@ -184,8 +190,8 @@ begin
         perform outboxd.refuse('recipient', 'is missing', 'Give the address that the message goes to.');
     elsif enqueue.subject is null then
         perform outboxd.refuse('subject', 'is missing', 'Give a subject, which may be empty.');
-    elsif enqueue.body_text is null and enqueue.body_html is null then
-        perform outboxd.refuse('body_text', 'is missing, and so is body_html', 'Give at least one of the two.');
+    elsif coalesce(enqueue.body_text, '') = '' and coalesce(enqueue.body_html, '') = '' then
+        perform outboxd.refuse('body_text', 'is missing or empty, and so is body_html', 'Give at least one of the two.');
     elsif octet_length(enqueue.body_text) > 2097152 then
         perform outboxd.refuse('body_text', 'is over 2097152 octets', 'Shorten it, or attach it.');
     elsif octet_length(enqueue.body_html) > 2097152 then
@@ -209,7 +215,7 @@ begin
     end if;
     perform outboxd.check_address('sender', enqueue.sender);
     perform outboxd.check_address('recipient', enqueue.recipient);
-    perform outboxd.check_line('subject', enqueue.subject, 988);
+    perform outboxd.check_line('subject', enqueue.subject, 989);
     if enqueue.sender_name is not null then
         perform outboxd.check_line('sender_name', enqueue.sender_name, 200);
     end if;
