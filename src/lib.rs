@@ -7,4 +7,5 @@ pub mod mail;
 pub mod retry;
 pub mod sandbox;
 pub mod shutdown;
+pub mod store;
 pub mod telemetry;
