@@ -1,1 +1,10 @@
 //! Everything that speaks to a mail provider. Only this room names lettre.
+
+mod body;
+pub mod classify;
+pub mod endpoint;
+pub mod open;
+pub mod pool;
+pub mod reply;
+pub mod session;
+mod stream;
