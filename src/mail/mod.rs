@@ -2,6 +2,7 @@
 
 mod body;
 pub mod classify;
+mod delay;
 pub mod endpoint;
 pub mod open;
 pub mod pool;
