@@ -129,11 +129,11 @@ mod tests {
     fn the_recovery_terms_are_worked_out() {
         let (exit, text) = check(RESENDING, false);
         assert_eq!(exit.unwrap(), Exit::Success);
-        assert!(text.contains("a resend may begin until 23h 44m 30s after the first doubtful begin"), "{text}");
+        assert!(text.contains("a resend may begin until 23h 34m 30s after the first doubtful begin"), "{text}");
         let (exit, json) = check(RESENDING, true);
         assert_eq!(exit.unwrap(), Exit::Success);
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(json["recovery"][0]["resend_room_seconds"], 85_470.0);
+        assert_eq!(json["recovery"][0]["resend_room_seconds"], 84_870.0);
         assert_eq!(json["ok"], true);
     }
 

@@ -1,20 +1,23 @@
 //! One `[provider.NAME]` section: read, checked against itself, and made into [`ProviderSettings`].
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use config::ValueKind;
 use secrecy::SecretString;
-use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::Recovery;
 use super::reader::{self, Notes, Section, Table};
 use crate::domain::policy::{OnUncertain, RecoveryTerms};
 use crate::mail::breaker::BreakerSettings;
-use crate::mail::provider::{Auth, Dedup, ID_HEADER, Mechanism, ProviderSettings, Security, Timeouts, Tls};
+use crate::mail::endpoint::{Auth, Endpoint, Mechanism, Security, Timeouts};
+use crate::mail::pool::Limits;
+use crate::mail::provider::{Dedup, ID_HEADER, ProviderSettings};
 use crate::mail::rate::Rate;
-use crate::mail::trust;
+use crate::mail::trust::{self, TrustError};
 
 pub(super) const ON_UNCERTAIN: &[(&str, OnUncertain)] = &[
     ("hold", OnUncertain::Hold),
@@ -23,10 +26,23 @@ pub(super) const ON_UNCERTAIN: &[(&str, OnUncertain)] = &[
 ];
 
 const SECURITY: &[(&str, Security)] =
-    &[("implicit-tls", Security::ImplicitTls), ("starttls", Security::Starttls), ("plaintext", Security::Plaintext)];
+    &[("implicit-tls", Security::ImplicitTls), ("starttls", Security::StartTls), ("plaintext", Security::Plaintext)];
 
-const MECHANISMS: &[(&str, Mechanism)] =
-    &[("auto", Mechanism::Auto), ("plain", Mechanism::Plain), ("login", Mechanism::Login)];
+const MECHANISMS: &[(&str, Option<Mechanism>)] = &[
+    ("auto", None),
+    ("plain", Some(Mechanism::Plain)),
+    ("login", Some(Mechanism::Login)),
+    ("xoauth2", Some(Mechanism::XOAuth2)),
+];
+
+/// The usual ports (RFC 8314, 7.3; RFC 6409, 3.1; RFC 5321).
+const fn default_port(security: Security) -> u16 {
+    match security {
+        Security::ImplicitTls => 465,
+        Security::StartTls => 587,
+        Security::Plaintext => 25,
+    }
+}
 
 /// Headers that every message has with a meaning of their own: a notification id in them would destroy it.
 const TAKEN_HEADERS: [&str; 13] = [
@@ -83,13 +99,16 @@ pub(super) fn read(name: &str, mut s: Section, common: &Common<'_>, notes: &mut 
     }
     let host = host(&mut s, &key("host"), notes);
     let security = s.optional("security", notes, reader::choice(SECURITY)).unwrap_or(Security::ImplicitTls);
-    let port = s.optional("port", notes, reader::count).unwrap_or(security.default_port());
+    let port = s.optional("port", notes, reader::count).unwrap_or(default_port(security));
     let auth = auth(&mut s, name, security, notes);
     let tls = tls(&mut s, name, security, &host, common.roots, notes);
-    let connections = s.value("connections", notes, reader::count);
-    let messages_per_connection = s.value("messages_per_connection", notes, reader::count);
-    let idle_timeout = s.value("idle_timeout", notes, reader::some_time);
-    let connection_max_age = s.value("connection_max_age", notes, reader::some_time);
+    let connections: u32 = s.value("connections", notes, reader::count);
+    let limits = Limits {
+        max_idle: usize::try_from(connections).unwrap_or(usize::MAX),
+        idle_timeout: s.value("idle_timeout", notes, reader::some_time),
+        max_messages: s.value("messages_per_connection", notes, reader::count),
+        max_age: s.value("connection_max_age", notes, reader::some_time),
+    };
     let per_second = s.value("rate_per_second", notes, reader::rate);
     let burst = s.value("burst", notes, reader::count);
     let send_deadline = s.value("send_deadline", notes, reader::some_time);
@@ -114,19 +133,13 @@ pub(super) fn read(name: &str, mut s: Section, common: &Common<'_>, notes: &mut 
     if notes.problems.len() > before {
         return None;
     }
+    let (tls, server_name) = tls?;
+    let hello = common.hello.to_owned();
     Some(ProviderSettings {
         name: name.to_owned(),
-        host,
-        port,
-        security,
-        tls,
-        auth,
-        hello: common.hello.to_owned(),
-        timeouts,
+        endpoint: Endpoint { host, port, security, tls, server_name, auth, hello, timeouts },
+        limits,
         connections,
-        messages_per_connection,
-        idle_timeout,
-        connection_max_age,
         rate: (per_second > 0.0).then_some(Rate { per_second, burst }),
         send_deadline,
         breaker,
@@ -154,7 +167,7 @@ fn auth(s: &mut Section, name: &str, security: Security, notes: &mut Notes) -> O
     let username = s.optional("username", notes, reader::text).filter(|username| !username.is_empty());
     let password = s.secret("password", notes);
     let file = s.optional("password_file", notes, reader::text);
-    let mechanism = s.optional("mechanism", notes, reader::choice(MECHANISMS)).unwrap_or(Mechanism::Auto);
+    let mechanism = s.optional("mechanism", notes, reader::choice(MECHANISMS)).unwrap_or_default();
     let password = match (password, file) {
         (Some(_), Some(_)) => {
             notes.problem(format!("{} and {} are both set; keep one", key("password"), key("password_file")));
@@ -197,10 +210,13 @@ fn auth(s: &mut Section, name: &str, security: Security, notes: &mut Notes) -> O
             if password.is_empty() {
                 notes.problem(format!("{given} is empty; set it, or leave out the credentials"));
             }
-            if password.contains(['\0', '\r', '\n']) || username.contains(['\0', '\r', '\n']) {
-                notes.problem(format!("{} or {given} contains a line break or NUL; remove it", key("username")));
+            if password.contains(char::is_control) || username.contains(char::is_control) {
+                notes.problem(format!(
+                    "{} or {given} contains a line break or another control character; remove it",
+                    key("username")
+                ));
             }
-            Some(Auth { username, password: SecretString::from(password), mechanism })
+            Some(Auth { mechanism, username, secret: SecretString::from(password) })
         }
     }
 }
@@ -212,26 +228,26 @@ fn tls(
     host: &str,
     roots: &RootCertStore,
     notes: &mut Notes,
-) -> Option<Tls> {
+) -> Option<(Arc<ClientConfig>, ServerName<'static>)> {
     let ca_file = s.optional("tls_ca_file", notes, reader::text).map(PathBuf::from);
-    let server_name = s.optional("tls_server_name", notes, reader::text);
-    if security == Security::Plaintext {
-        if ca_file.is_some() || server_name.is_some() {
-            notes.problem(format!(
-                "provider.{name}.tls_ca_file and tls_server_name mean nothing with security = \"plaintext\"; remove them, or \
-                 use \"implicit-tls\" or \"starttls\""
-            ));
-        }
-        return None;
+    let own_name = s.optional("tls_server_name", notes, reader::text);
+    let mut failed = |error: TrustError| notes.problem(format!("provider.{name}.tls_ca_file: {error}"));
+    let client = if security == Security::Plaintext {
+        trust::nobody().map_err(&mut failed).ok()?
+    } else {
+        trust::client(roots.clone(), ca_file.as_deref()).map_err(&mut failed).ok()?
+    };
+    if security == Security::Plaintext && (ca_file.is_some() || own_name.is_some()) {
+        notes.problem(format!(
+            "provider.{name}.tls_ca_file and tls_server_name mean nothing with security = \"plaintext\"; remove them, or use \
+             \"implicit-tls\" or \"starttls\""
+        ));
     }
-    let client = trust::client(roots.clone(), ca_file.as_deref());
-    let client = client.map_err(|error| notes.problem(format!("provider.{name}.tls_ca_file: {error}"))).ok()?;
-    let expected = server_name.as_deref().unwrap_or(host).to_owned();
-    match ServerName::try_from(expected) {
-        Ok(server_name) => Some(Tls { client, server_name }),
+    match ServerName::try_from(own_name.as_deref().unwrap_or(host).to_owned()) {
+        Ok(server_name) => Some((client, server_name)),
         Err(_) => {
             // Without a name of its own, the host was found wrong already.
-            if server_name.is_some() {
+            if own_name.is_some() {
                 notes.problem(format!("provider.{name}.tls_server_name is not a host name; give the certificate's"));
             }
             None
@@ -242,6 +258,7 @@ fn tls(
 fn timeouts(mut s: Section, notes: &mut Notes) -> Timeouts {
     let mut time = |key| s.value(key, notes, reader::some_time);
     let timeouts = Timeouts {
+        resolve: time("resolve"),
         connect: time("connect"),
         tls: time("tls"),
         greeting: time("greeting"),
@@ -250,7 +267,8 @@ fn timeouts(mut s: Section, notes: &mut Notes) -> Timeouts {
         mail: time("mail"),
         rcpt: time("rcpt"),
         data: time("data"),
-        data_block: time("data_block"),
+        block: time("block"),
+        body: time("body"),
         end_of_data: time("end_of_data"),
     };
     s.end(notes);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::reader::Notes;
 use super::{Lease, Settings};
-use crate::mail::provider::{ProviderSettings, Security};
+use crate::mail::endpoint::Security;
+use crate::mail::provider::ProviderSettings;
 
 /// Begin, settle, renew and claim must each get a connection while the others are busy: a starved renewal loses leases.
 const CONNECTIONS_MIN: u32 = 4;
@@ -132,9 +133,9 @@ fn scopes(settings: &Settings, notes: &mut Notes) {
 }
 
 fn plaintext(settings: &Settings, notes: &mut Notes) {
-    for provider in settings.providers.values().filter(|provider| provider.security == Security::Plaintext) {
-        let address = provider.host.parse::<std::net::IpAddr>();
-        if provider.host != "localhost" && !address.is_ok_and(|address| address.is_loopback()) {
+    for provider in settings.providers.values().filter(|provider| provider.endpoint.security == Security::Plaintext) {
+        let address = provider.endpoint.host.parse::<std::net::IpAddr>();
+        if provider.endpoint.host != "localhost" && !address.is_ok_and(|address| address.is_loopback()) {
             notes.warning(format!(
                 "provider.{}.security = \"plaintext\" and its host is not this machine: messages can be read on the way",
                 provider.name

@@ -6,115 +6,17 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use secrecy::SecretString;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_rustls::rustls::ClientConfig;
-use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::breaker::{Allowance, Breaker, BreakerSettings, Probe};
+use super::endpoint::Endpoint;
+use super::open::ADDRESSES_MAX;
+use super::pool::{Limits, Pool};
 use super::rate::{Bucket, Rate};
 use crate::domain::ids::NotificationId;
 use crate::domain::outcome::{Blame, Outcome, Verdict};
 use crate::domain::policy::{OnUncertain, RecoveryTerms};
-
-/// How the connection is protected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Security {
-    /// TLS from the first byte (RFC 8314, 3.3); the default.
-    ImplicitTls,
-    /// STARTTLS, without which nothing is sent (RFC 3207).
-    Starttls,
-    /// None: for a relay on the same machine.
-    Plaintext,
-}
-
-impl Security {
-    /// The usual port.
-    #[must_use]
-    pub const fn default_port(self) -> u16 {
-        match self {
-            Self::ImplicitTls => 465,
-            Self::Starttls => 587,
-            Self::Plaintext => 25,
-        }
-    }
-}
-
-/// How the client says who it is (RFC 4954).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mechanism {
-    /// PLAIN if the server offers it, else LOGIN.
-    Auto,
-    /// PLAIN (RFC 4616).
-    Plain,
-    /// LOGIN, for servers that know nothing else.
-    Login,
-}
-
-/// The credentials. The password shows in no output.
-#[derive(Debug, Clone)]
-pub struct Auth {
-    /// The user name.
-    pub username: String,
-    /// The password.
-    pub password: SecretString,
-    /// How they are handed over.
-    pub mechanism: Mechanism,
-}
-
-/// How TLS is spoken to a provider.
-#[derive(Clone)]
-pub struct Tls {
-    /// Whom it trusts.
-    pub client: Arc<ClientConfig>,
-    /// Whose certificate is expected.
-    pub server_name: ServerName<'static>,
-}
-
-// A TLS configuration prints pages of roots.
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("server_name", &self.server_name).finish_non_exhaustive()
-    }
-}
-
-/// How long each phase may take: one command each, never the whole transaction (RFC 5321, 4.5.3.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timeouts {
-    /// Looking the name up and connecting, all addresses together.
-    pub connect: Duration,
-    /// The TLS handshake.
-    pub tls: Duration,
-    /// The server's first 220.
-    pub greeting: Duration,
-    /// The reply to EHLO.
-    pub ehlo: Duration,
-    /// The whole of AUTH.
-    pub auth: Duration,
-    /// The reply to MAIL.
-    pub mail: Duration,
-    /// The reply to RCPT.
-    pub rcpt: Duration,
-    /// The 354 after DATA.
-    pub data: Duration,
-    /// Progress of the message's bytes.
-    pub data_block: Duration,
-    /// The reply to the end of data.
-    pub end_of_data: Duration,
-}
-
-impl Timeouts {
-    /// The longest that an attempt can take before *begin*: every phase at its limit, EHLO twice (STARTTLS asks for a second
-    /// one) and MAIL twice (once on a reused connection that turned out to be dead).
-    #[must_use]
-    pub fn before_begin(&self) -> Duration {
-        let open = self.connect + self.tls + self.greeting + self.ehlo * 2 + self.auth;
-        open + self.mail * 2 + self.rcpt + self.data
-    }
-}
 
 /// The dedup contract of a provider.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -132,32 +34,16 @@ pub struct Dedup {
 pub const ID_HEADER: &str = "X-Notification-ID";
 
 /// A validated provider section of the configuration.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ProviderSettings {
     /// Its name in the configuration, in rows and in metrics.
     pub name: String,
-    /// Where it is.
-    pub host: String,
-    /// Its port.
-    pub port: u16,
-    /// How the connection is protected.
-    pub security: Security,
-    /// The TLS client and whose certificate it expects; `None` only where [`Security::Plaintext`] is spelled out.
-    pub tls: Option<Tls>,
-    /// The credentials, if it wants any.
-    pub auth: Option<Auth>,
-    /// What EHLO says (RFC 5321, 4.1.4).
-    pub hello: String,
-    /// How long each phase may take.
-    pub timeouts: Timeouts,
+    /// How it is reached.
+    pub endpoint: Endpoint,
+    /// How long a connection is kept.
+    pub limits: Limits,
     /// How many messages it may be handed at once, each on a connection of its own.
     pub connections: u32,
-    /// How many messages one connection carries before it is closed.
-    pub messages_per_connection: u32,
-    /// How long a connection may lie idle.
-    pub idle_timeout: Duration,
-    /// How old a connection may grow.
-    pub connection_max_age: Duration,
     /// How fast it may be handed messages; `None` for as fast as it takes them.
     pub rate: Option<Rate>,
     /// From *begin* to the final answer.
@@ -183,10 +69,33 @@ impl ProviderSettings {
         }
     }
 
-    /// The longest that a whole attempt can take.
+    /// The longest that a whole attempt can take, every phase at its limit.
     #[must_use]
     pub fn attempt_max(&self) -> Duration {
-        self.timeouts.before_begin() + self.send_deadline
+        let limit = &self.endpoint.timeouts;
+        let addresses = u32::try_from(ADDRESSES_MAX).unwrap_or(u32::MAX);
+        // EHLO, STARTTLS and EHLO again.
+        let greeted = limit.greeting + limit.ehlo * 3;
+        // AUTH LOGIN has three replies.
+        let open = limit.resolve + limit.connect.saturating_mul(addresses) + limit.tls + greeted + limit.auth * 3;
+        // RSET and MAIL on a reused connection that turns out to be dead, then MAIL on a fresh one.
+        open + limit.mail * 3 + limit.rcpt + limit.data + self.send_deadline
+    }
+}
+
+// A TLS configuration prints pages of roots.
+impl fmt::Debug for ProviderSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProviderSettings")
+            .field("name", &self.name)
+            .field("host", &self.endpoint.host)
+            .field("port", &self.endpoint.port)
+            .field("security", &self.endpoint.security)
+            .field("auth", &self.endpoint.auth)
+            .field("connections", &self.connections)
+            .field("rate", &self.rate)
+            .field("recovery", &self.recovery)
+            .finish_non_exhaustive()
     }
 }
 
@@ -197,6 +106,9 @@ pub struct Room {
     pub messages: u32,
     /// Where there is no room: when time alone makes some. `None` where only the end of a message under way will tell.
     pub next_at: Option<Instant>,
+    /// Whether the breaker holds it back, wholly or but for a probe: then another provider of the route may take its place.
+    /// Not set where it is merely busy.
+    pub backed_off: bool,
 }
 
 /// A provider at work.
@@ -206,6 +118,7 @@ pub struct Provider {
     breaker: Mutex<Breaker>,
     bucket: Option<Mutex<Bucket>>,
     slots: Arc<Semaphore>,
+    pool: Pool,
 }
 
 impl Provider {
@@ -216,6 +129,7 @@ impl Provider {
             breaker: Mutex::new(Breaker::new(settings.breaker)),
             bucket: settings.rate.map(|rate| Mutex::new(Bucket::new(rate, now))),
             slots: Arc::new(Semaphore::new(usize::try_from(settings.connections).unwrap_or(Semaphore::MAX_PERMITS))),
+            pool: Pool::new(settings.endpoint.clone(), settings.limits.clone()),
             settings,
         }
     }
@@ -235,24 +149,36 @@ impl Provider {
     /// How many messages may be claimed for it now: the least of its free slots, its rate and its breaker.
     #[must_use]
     pub fn room(&self, now: Instant) -> Room {
-        let none = |next_at| Room { messages: 0, next_at };
-        let allowed = match lock(&self.breaker).allowance(now) {
-            Allowance::None { until } => return none(until),
-            Allowance::One => 1,
-            Allowance::Free => u32::MAX,
+        let (allowed, backed_off) = match lock(&self.breaker).allowance(now) {
+            Allowance::None { until } => return Room { messages: 0, next_at: until, backed_off: true },
+            Allowance::One => (1, true),
+            Allowance::Free => (u32::MAX, false),
         };
         let free = u32::try_from(self.slots.available_permits()).unwrap_or(u32::MAX);
-        if free == 0 {
-            return none(None);
-        }
-        let Some(bucket) = &self.bucket else {
-            return Room { messages: allowed.min(free), next_at: None };
+        let (tokens, next_at) = match &self.bucket {
+            None => (u32::MAX, None),
+            Some(bucket) => {
+                let bucket = lock(bucket);
+                (bucket.available(now), Some(bucket.next_at(now)))
+            }
         };
-        let bucket = lock(bucket);
-        match bucket.available(now) {
-            0 => none(Some(bucket.next_at(now))),
-            tokens => Room { messages: allowed.min(free).min(tokens), next_at: None },
-        }
+        let messages = allowed.min(free).min(tokens);
+        // While no slot is free, the next token makes no room.
+        Room { messages, next_at: next_at.filter(|_| tokens == 0 && free > 0), backed_off }
+    }
+
+    /// Waits until half of the slots are free, for `patience` at most: a claim of many is worth its statement more than
+    /// one of few.
+    pub async fn gather(&self, patience: Duration) {
+        let half = self.settings.connections.div_ceil(2);
+        // Permits that are gathered while it waits go back at once, when the wait is over in either way.
+        let _ = tokio::time::timeout(patience, self.slots.acquire_many(half)).await;
+    }
+
+    /// Its idle connections.
+    #[must_use]
+    pub const fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     /// Takes a slot and a token for one claimed message, and makes it the probe if one is due. `None` when there is no

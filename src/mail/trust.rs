@@ -60,6 +60,18 @@ pub fn client(mut roots: RootCertStore, extra: Option<&Path>) -> Result<Arc<Clie
     if roots.is_empty() {
         return Err(TrustError::NoRoots);
     }
+    build(roots)
+}
+
+/// A TLS client that trusts nobody, for an endpoint that is spelled out to be plaintext: used by mistake, it refuses.
+///
+/// # Errors
+/// When the TLS library refuses its own defaults.
+pub fn nobody() -> Result<Arc<ClientConfig>, TrustError> {
+    build(RootCertStore::empty())
+}
+
+fn build(roots: RootCertStore) -> Result<Arc<ClientConfig>, TrustError> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)

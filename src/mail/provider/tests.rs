@@ -1,38 +1,27 @@
+use tokio_rustls::rustls::pki_types::ServerName;
 use uuid::Uuid;
 
 use super::*;
 use crate::domain::outcome::{Phase, Reply};
+use crate::mail::endpoint::{Auth, Security, Timeouts};
+use crate::mail::trust;
 
 fn settings(connections: u32, rate: Option<Rate>) -> ProviderSettings {
     let minute = Duration::from_secs(60);
     ProviderSettings {
         name: "primary".to_owned(),
-        host: "mail.example".to_owned(),
-        port: 25,
-        security: Security::Plaintext,
-        tls: None,
-        auth: Some(Auth {
-            username: "u".to_owned(),
-            password: "hunter2".to_owned().into(),
-            mechanism: Mechanism::Auto,
-        }),
-        hello: "app.example".to_owned(),
-        timeouts: Timeouts {
-            connect: minute,
-            tls: minute,
-            greeting: minute,
-            ehlo: minute,
-            auth: minute,
-            mail: minute,
-            rcpt: minute,
-            data: minute,
-            data_block: minute,
-            end_of_data: minute,
+        endpoint: Endpoint {
+            host: "mail.example".to_owned(),
+            port: 25,
+            security: Security::Plaintext,
+            tls: trust::nobody().unwrap(),
+            server_name: ServerName::try_from("mail.example").unwrap(),
+            auth: Some(Auth { mechanism: None, username: "u".to_owned(), secret: "hunter2".to_owned().into() }),
+            hello: "app.example".to_owned(),
+            timeouts: Timeouts::default(),
         },
+        limits: Limits::default(),
         connections,
-        messages_per_connection: 100,
-        idle_timeout: minute,
-        connection_max_age: minute,
         rate,
         send_deadline: minute,
         breaker: BreakerSettings { threshold: 2, open_min: Duration::from_secs(5), open_max: minute },
@@ -45,6 +34,11 @@ fn settings(connections: u32, rate: Option<Rate>) -> ProviderSettings {
 fn provider(connections: u32, rate: Option<Rate>) -> (Arc<Provider>, Instant) {
     let now = Instant::now();
     (Arc::new(Provider::new(settings(connections, rate), now)), now)
+}
+
+/// Room that nothing but slots and tokens bounds.
+fn free(messages: u32) -> Room {
+    Room { messages, next_at: None, backed_off: false }
 }
 
 fn verdict(outcome: Outcome, blame: Blame, phase: Phase) -> Verdict {
@@ -77,11 +71,11 @@ fn opened() -> (Arc<Provider>, Instant) {
 #[test]
 fn room_is_the_least_of_slots_rate_and_breaker() {
     let (slots, now) = provider(3, Some(Rate { per_second: 1.0, burst: 10 }));
-    assert_eq!(slots.room(now), Room { messages: 3, next_at: None });
+    assert_eq!(slots.room(now), free(3));
     let (tokens, now) = provider(20, Some(Rate { per_second: 1.0, burst: 10 }));
     assert_eq!(tokens.room(now).messages, 10);
     let (opened, until) = opened();
-    assert_eq!(opened.room(until), Room { messages: 1, next_at: None });
+    assert_eq!(opened.room(until), Room { messages: 1, next_at: None, backed_off: true });
 }
 
 #[test]
@@ -89,7 +83,7 @@ fn without_a_free_slot_only_the_end_of_a_message_makes_room() {
     let (provider, now) = provider(1, None);
     let ticket = provider.admit(now).unwrap();
     assert_eq!(provider.under_way(), 1);
-    assert_eq!(provider.room(now), Room { messages: 0, next_at: None });
+    assert_eq!(provider.room(now), free(0));
     assert!(provider.admit(now).is_none());
     drop(ticket);
     assert_eq!(provider.room(now).messages, 1);
@@ -99,7 +93,7 @@ fn without_a_free_slot_only_the_end_of_a_message_makes_room() {
 fn without_a_token_the_room_says_when_the_next_one_comes() {
     let (provider, now) = provider(9, Some(Rate { per_second: 0.5, burst: 1 }));
     let ticket = provider.admit(now).unwrap();
-    assert_eq!(provider.room(now), Room { messages: 0, next_at: Some(now + Duration::from_secs(2)) });
+    assert_eq!(provider.room(now), Room { next_at: Some(now + Duration::from_secs(2)), ..free(0) });
     ticket.unused();
     assert_eq!(provider.room(now).messages, 1, "a message that was not offered costs no token");
 }
@@ -118,7 +112,7 @@ fn a_message_that_never_reached_mail_gives_its_token_back_and_an_offered_one_doe
 fn an_outage_closes_the_room_and_one_accepted_probe_opens_it_again() {
     let (provider, until) = opened();
     let probe = provider.admit(until).unwrap();
-    assert_eq!(provider.room(until), Room { messages: 0, next_at: None });
+    assert_eq!(provider.room(until), Room { messages: 0, next_at: None, backed_off: true });
     assert!(provider.admit(until).is_none(), "one probe at a time");
     probe.settle(id(2), &verdict(Outcome::Sent, Blame::Notification, Phase::EndOfData), None, until);
     assert_eq!(provider.room(until).messages, 4);
@@ -163,7 +157,10 @@ fn a_reply_that_asks_to_slow_down_with_a_delay_pauses_the_provider() {
         let (provider, now) = provider(4, None);
         slow.reply = said;
         provider.admit(now).unwrap().settle(id(1), &slow, delay, now);
-        assert_eq!(provider.room(now), Room { messages: 0, next_at: Some(now + Duration::from_secs(20)) });
+        assert_eq!(
+            provider.room(now),
+            Room { messages: 0, next_at: Some(now + Duration::from_secs(20)), backed_off: true }
+        );
     }
 }
 
@@ -179,5 +176,18 @@ fn greylisting_of_one_notification_does_not_pause_the_provider() {
 #[test]
 fn the_password_shows_in_no_debug_output() {
     let settings = settings(1, None);
-    assert!(!format!("{settings:?} {:?}", settings.auth).contains("hunter2"));
+    assert!(!format!("{settings:?} {:?}", settings.endpoint.auth).contains("hunter2"));
+}
+
+#[tokio::test]
+async fn gathering_ends_when_half_of_the_slots_are_free_or_patience_is_over_and_keeps_no_slot() {
+    let (provider, now) = provider(4, None);
+    let mut tickets: Vec<_> = (0..4).map(|_| provider.admit(now).unwrap()).collect();
+    provider.gather(Duration::from_millis(1)).await;
+    tickets.truncate(3);
+    provider.gather(Duration::from_millis(1)).await;
+    assert_eq!(provider.room(now).messages, 1);
+    tickets.truncate(2);
+    tokio::time::timeout(Duration::from_secs(60), provider.gather(Duration::from_secs(3600))).await.unwrap();
+    assert_eq!(provider.room(now).messages, 2);
 }
