@@ -1,1 +1,2 @@
 //! What a notification says, parsed once: a [`Content`] can be made into a message.
+
