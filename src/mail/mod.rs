@@ -3,8 +3,10 @@
 mod blame;
 mod body;
 pub mod classify;
+pub mod compose;
 mod delay;
 pub mod endpoint;
+mod header;
 pub mod open;
 pub mod pool;
 pub mod reply;
