@@ -1,5 +1,6 @@
 //! Everything that speaks to a mail provider. Only this room names lettre.
 
+mod blame;
 mod body;
 pub mod breaker;
 pub mod classify;

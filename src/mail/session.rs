@@ -179,8 +179,11 @@ impl Session {
                     // The server waits for a body that it must not get: not even a dot.
                     Ok(()) => in_step &= !(refused && phase == Phase::Data),
                     Err(cause) => {
-                        in_step &= keeps_in_step(&cause);
+                        in_step = keeps_in_step(&cause);
                         refusal.get_or_insert(Failure::new(phase, cause));
+                        if !in_step {
+                            break;
+                        }
                     }
                 },
                 (Err(failure), false) => return Err(failure),
