@@ -123,11 +123,10 @@ async fn wait_for_schema(database: &Database, health: &Health, shutdown: &Shutdo
 
 fn worker_settings(settings: &Settings) -> anyhow::Result<worker::Settings> {
     let now = Instant::now();
-    let freed = watch::Sender::new(());
     let providers: BTreeMap<&str, Arc<Provider>> = settings
         .providers
         .iter()
-        .map(|(name, provider)| (name.as_str(), Arc::new(Provider::new(provider.clone(), freed.clone(), now))))
+        .map(|(name, provider)| (name.as_str(), Arc::new(Provider::new(provider.clone(), now))))
         .collect();
     let routes = settings
         .routes
@@ -164,6 +163,5 @@ fn worker_settings(settings: &Settings) -> anyhow::Result<worker::Settings> {
         wakeup,
         retry: settings.retry.clone(),
         routes,
-        freed,
     })
 }

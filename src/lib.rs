@@ -1,4 +1,5 @@
 //! outboxd: a transactional outbox notification worker on PostgreSQL.
+pub mod app;
 pub mod cli;
 pub mod config;
 pub mod domain;
@@ -9,3 +10,4 @@ pub mod sandbox;
 pub mod shutdown;
 pub mod store;
 pub mod telemetry;
+pub mod worker;

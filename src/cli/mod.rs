@@ -3,13 +3,18 @@
 //! A new command is a file here and a variant of [`Command`].
 
 pub mod config_check;
+pub mod enqueue;
+pub mod migrate;
+pub mod show;
+pub mod worker;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
-use crate::config::{self, Invalid, Loaded, Sources};
+use crate::config::{self, Invalid, Sources};
 
 /// How a command ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +56,14 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Send what is in the outbox until told to stop: SIGTERM drains, a second one aborts
+    Worker,
+    /// Apply the database migrations that this release brings
+    Migrate,
+    /// Store one notification
+    Enqueue(Box<enqueue::Args>),
+    /// Show the whole story of one notification
+    Show(show::Args),
     /// About the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -69,15 +82,24 @@ impl Cli {
     /// # Errors
     /// When it could not do what it was asked to; nothing was printed about it yet.
     pub fn run(self) -> anyhow::Result<Exit> {
-        match &self.command {
-            Command::Config(ConfigCommand::Check(args)) => config_check::run(args, self.load(), &mut std::io::stdout()),
+        let loaded = Sources::of_this_process(self.config.as_deref()).and_then(|sources| config::load(&sources));
+        let out = &mut std::io::stdout();
+        match self.command {
+            Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, loaded, out),
+            Command::Worker => in_runtime(worker::run(loaded?)),
+            Command::Migrate => in_runtime(migrate::run(&loaded?, out)),
+            Command::Enqueue(args) => in_runtime(enqueue::run(*args, &loaded?, &mut std::io::stdin(), out)),
+            Command::Show(args) => in_runtime(show::run(&args, &loaded?, out)),
         }
     }
+}
 
-    /// The settings that this process is to run on.
-    fn load(&self) -> Result<Loaded, Invalid> {
-        Sources::of_this_process(self.config.as_deref()).and_then(|sources| config::load(&sources))
-    }
+/// Runs an async command to its end. What still runs then (a blocked name look-up, say) is not waited for.
+fn in_runtime(command: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
+    let ended = runtime.block_on(command);
+    runtime.shutdown_background();
+    ended
 }
 
 #[cfg(test)]

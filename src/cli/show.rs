@@ -85,9 +85,8 @@ fn print_attempt(attempt: &Attempt, out: &mut impl Write) -> std::io::Result<()>
     let (Some(ended), Some(outcome), Some(phase)) = (attempt.ended_at, &attempt.outcome, &attempt.phase) else {
         return writeln!(out, "  {:24}    still running", "");
     };
-    let reply = attempt.reply_code.map(|code| {
-        format!(": {code} {}", attempt.reply_text.as_deref().unwrap_or_default())
-    });
+    let reply =
+        attempt.reply_code.map(|code| format!(": {code} {}", attempt.reply_text.as_deref().unwrap_or_default()));
     let error = attempt.error.as_ref().map(|error| format!(": {error}"));
     let counted = if attempt.counted { "" } else { " (no try used up)" };
     writeln!(
@@ -113,15 +112,28 @@ fn what_next(n: &Notification) -> String {
     let until = |time: Option<OffsetDateTime>| time.map(at).unwrap_or_default();
     match n.state.as_str() {
         "pending" if n.doubt_since.is_some() => {
-            format!("to be resent in the dedup scope {} until {}", n.doubt_scope.as_deref().unwrap_or_default(), until(n.resend_until))
+            format!(
+                "to be resent in the dedup scope {} until {}",
+                n.doubt_scope.as_deref().unwrap_or_default(),
+                until(n.resend_until)
+            )
         }
         "pending" => format!("to be sent, due {}", until(n.due_at)),
         "claimed" | "transmitting" => {
-            format!("a worker ({}) is at it; its lease runs until {}", n.worker.as_deref().unwrap_or_default(), until(n.lease_until))
+            format!(
+                "a worker ({}) is at it; its lease runs until {}",
+                n.worker.as_deref().unwrap_or_default(),
+                until(n.lease_until)
+            )
         }
         "uncertain" => match n.resend_at {
-            Some(resend) => format!("to be resent at {} where that is still safe; evidence settles it before", at(resend)),
-            None => format!("waits for evidence until {}, then for a person; it is not resent by itself", until(n.doubt_until)),
+            Some(resend) => {
+                format!("to be resent at {} where that is still safe; evidence settles it before", at(resend))
+            }
+            None => format!(
+                "waits for evidence until {}, then for a person; it is not resent by itself",
+                until(n.doubt_until)
+            ),
         },
         "unresolved" => "waits for a person: it may have been accepted".to_owned(),
         "failed" => "nothing: known not to have been accepted, and given up".to_owned(),

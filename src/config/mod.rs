@@ -74,8 +74,6 @@ pub struct Settings {
     pub maintenance_every: Duration,
     /// Listening for new work; `None` to poll only.
     pub wakeup: Option<Wakeup>,
-    /// The right side of every Message-ID, in ASCII.
-    pub message_id_domain: String,
     /// The routes: each at least one provider, every one of them in `providers`.
     pub routes: BTreeMap<String, Vec<String>>,
     /// The providers by name.
@@ -91,10 +89,6 @@ pub struct Settings {
 pub struct Database {
     /// Its address.
     pub url: SecretString,
-    /// Connections at most; at least four.
-    pub max_connections: u32,
-    /// How long a statement waits for a connection.
-    pub acquire_timeout: Duration,
     /// How long one statement may run.
     pub statement_timeout: Duration,
     /// How long a statement waits for a lock.

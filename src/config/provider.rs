@@ -13,9 +13,10 @@ use super::Recovery;
 use super::reader::{self, Notes, Section, Table};
 use crate::domain::policy::{OnUncertain, RecoveryTerms};
 use crate::mail::breaker::BreakerSettings;
+use crate::mail::compose::{DEFAULT_DEDUP_HEADER, Identity};
 use crate::mail::endpoint::{Auth, Endpoint, Mechanism, Security, Timeouts};
 use crate::mail::pool::Limits;
-use crate::mail::provider::{Dedup, ID_HEADER, ProviderSettings};
+use crate::mail::provider::{Dedup, ProviderSettings};
 use crate::mail::rate::Rate;
 use crate::mail::trust::{self, TrustError};
 
@@ -68,6 +69,7 @@ const HEADER_MAX_BYTES: usize = 38;
 pub(super) struct Common<'a> {
     pub(super) recovery: &'a Recovery,
     pub(super) hello: &'a str,
+    pub(super) message_id_domain: &'a str,
     pub(super) roots: &'a RootCertStore,
 }
 
@@ -130,6 +132,18 @@ pub(super) fn read(name: &str, mut s: Section, common: &Common<'_>, notes: &mut 
     }
     let terms = Terms { name, on_uncertain, window, dedup: dedup.as_ref(), send_deadline };
     let recovery = terms.check(common.recovery.clock_margin, notes);
+    // A provider that deduplicates on `Message-ID` needs no header of its own: that one is always sent.
+    let header =
+        dedup.as_ref().map(|dedup| dedup.header.as_str()).filter(|header| !header.eq_ignore_ascii_case("Message-ID"));
+    let identity = match Identity::new(common.message_id_domain, header) {
+        Ok(identity) => Some(identity),
+        // What is wrong with the domain was said where it was read.
+        Err(_) if common.message_id_domain.is_empty() => None,
+        Err(invalid) => {
+            notes.problem(format!("{} or mail.message_id_domain: {invalid}", key("dedup.header")));
+            None
+        }
+    };
     if notes.problems.len() > before {
         return None;
     }
@@ -144,6 +158,7 @@ pub(super) fn read(name: &str, mut s: Section, common: &Common<'_>, notes: &mut 
         send_deadline,
         breaker,
         dedup,
+        identity: identity?,
         on_uncertain,
         recovery,
     })
@@ -293,7 +308,7 @@ fn breaker(mut s: Section, key: &str, notes: &mut Notes) -> BreakerSettings {
 
 fn dedup(mut s: Section, name: &str, notes: &mut Notes) -> Option<Dedup> {
     let key = |key: &str| format!("provider.{name}.dedup.{key}");
-    let header = s.optional("header", notes, reader::text).unwrap_or_else(|| ID_HEADER.to_owned());
+    let header = s.optional("header", notes, reader::text).unwrap_or_else(|| DEFAULT_DEDUP_HEADER.to_owned());
     let scope = s.optional("scope", notes, reader::text).unwrap_or_else(|| name.to_owned());
     let window = s.optional("window", notes, reader::some_time);
     s.end(notes);
@@ -307,7 +322,7 @@ fn dedup(mut s: Section, name: &str, notes: &mut Notes) -> Option<Dedup> {
         ));
     } else if TAKEN_HEADERS.contains(&lower.as_str()) || lower.starts_with("content-") {
         notes.problem(format!(
-            "{}: {header:?} has a meaning of its own; take another, such as {ID_HEADER}",
+            "{}: {header:?} has a meaning of its own; take another, such as {DEFAULT_DEDUP_HEADER}",
             key("header")
         ));
     }

@@ -7,14 +7,11 @@ use super::{Lease, Settings};
 use crate::mail::endpoint::Security;
 use crate::mail::provider::ProviderSettings;
 
-/// Begin, settle, renew and claim must each get a connection while the others are busy: a starved renewal loses leases.
-const CONNECTIONS_MIN: u32 = 4;
-
 /// So many renewals must fit into a lease, so that two may fail before it is lost.
 const RENEWALS_PER_LEASE_MIN: u32 = 3;
 
 pub(super) fn check(settings: &Settings, provider_names: &[String], notes: &mut Notes) {
-    connections(settings, notes);
+    database(settings, notes);
     lease(settings, notes);
     retry(settings, notes);
     routes(settings, provider_names, notes);
@@ -22,15 +19,8 @@ pub(super) fn check(settings: &Settings, provider_names: &[String], notes: &mut 
     plaintext(settings, notes);
 }
 
-fn connections(settings: &Settings, notes: &mut Notes) {
+fn database(settings: &Settings, notes: &mut Notes) {
     let database = &settings.database;
-    if database.max_connections < CONNECTIONS_MIN {
-        notes.problem(format!(
-            "database.max_connections ({}) is less than {CONNECTIONS_MIN}: begin, settle, renew and claim each need one; raise \
-             it",
-            database.max_connections
-        ));
-    }
     not_above(
         notes,
         ("database.lock_timeout", database.lock_timeout),
@@ -63,11 +53,11 @@ fn lease(settings: &Settings, notes: &mut Notes) {
              or two failed renewals would lose every lease; raise the one or lower the other"
         ));
     }
-    let renewal = settings.database.acquire_timeout + settings.database.statement_timeout;
+    let renewal = settings.database.statement_timeout;
     if renewal > duration.saturating_sub(renew_every) {
         notes.problem(format!(
-            "database.acquire_timeout and database.statement_timeout (together {renewal:?}) exceed what lease.duration leaves \
-             after lease.renew_every ({:?}): one slow renewal would lose every lease; lower them or raise lease.duration",
+            "database.statement_timeout ({renewal:?}) exceeds what lease.duration leaves after lease.renew_every ({:?}): one \
+             slow renewal would lose every lease; lower it or raise lease.duration",
             duration.saturating_sub(renew_every),
         ));
     }

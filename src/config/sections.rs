@@ -27,7 +27,7 @@ pub(super) fn read(root: &mut Section, sources: &Sources, notes: &mut Notes) -> 
     let wakeup = wakeup(root.child("wakeup", notes), listen_url, &database, notes);
     let (message_id_domain, hello) = mail(root.child("mail", notes), notes);
     let routes = routes(root.child("route", notes), notes);
-    let (names, providers) = providers(root, &recovery, &hello, notes);
+    let (names, providers) = providers(root, &recovery, &hello, &message_id_domain, notes);
     let ops_listen = ops(root.child("ops", notes), notes);
     let log = log(root.child("log", notes), notes);
     let settings = Settings {
@@ -38,7 +38,6 @@ pub(super) fn read(root: &mut Section, sources: &Sources, notes: &mut Notes) -> 
         settle_patience,
         maintenance_every,
         wakeup,
-        message_id_domain,
         routes,
         providers,
         ops_listen,
@@ -62,8 +61,6 @@ fn database(mut section: Section, sources: &Sources, notes: &mut Notes) -> (Data
     } else if !postgres(&url) {
         notes.problem("database.url must begin with postgres:// or postgresql://");
     }
-    let max_connections = section.value("max_connections", notes, reader::count);
-    let acquire_timeout = section.value("acquire_timeout", notes, reader::some_time);
     let statement_timeout = section.value("statement_timeout", notes, reader::some_time);
     let lock_timeout = section.value("lock_timeout", notes, reader::some_time);
     let transaction_pooling = section.value("transaction_pooling", notes, reader::switch);
@@ -73,8 +70,7 @@ fn database(mut section: Section, sources: &Sources, notes: &mut Notes) -> (Data
     }
     section.end(notes);
     let url = SecretString::from(url);
-    let database =
-        Database { url, max_connections, acquire_timeout, statement_timeout, lock_timeout, transaction_pooling };
+    let database = Database { url, statement_timeout, lock_timeout, transaction_pooling };
     (database, listen_url)
 }
 
@@ -193,6 +189,7 @@ fn providers(
     root: &mut Section,
     recovery: &Recovery,
     hello: &str,
+    message_id_domain: &str,
     notes: &mut Notes,
 ) -> (Vec<String>, BTreeMap<String, ProviderSettings>) {
     let (given, embedded) = root.child("provider_defaults", notes).into_tables();
@@ -205,7 +202,7 @@ fn providers(
         let section = Section::new(format!("provider.{name}"), table)
             .or("provider_defaults", given.clone())
             .or("provider_defaults", embedded.clone());
-        let common = provider::Common { recovery, hello, roots: &roots };
+        let common = provider::Common { recovery, hello, message_id_domain, roots: &roots };
         if let Some(settings) = provider::read(&name, section, &common, notes) {
             providers.insert(name, settings);
         }

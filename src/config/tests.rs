@@ -1,5 +1,6 @@
 mod providers;
 
+use crate::mail::compose::Identity;
 use std::collections::BTreeMap;
 
 use secrecy::ExposeSecret as _;
@@ -223,13 +224,7 @@ fn without_renewal_a_lease_outlasts_a_whole_attempt_at_every_provider() {
 #[test]
 fn a_slow_renewal_must_not_lose_the_lease() {
     let text = "[database]\nacquire_timeout = \"26s\"";
-    refused(&with(text), &["database.acquire_timeout", "database.statement_timeout", "lease.duration"]);
-}
-
-#[test]
-fn the_pool_has_a_connection_for_begin_settle_renew_and_claim() {
-    refused(&with("[database]\nmax_connections = 3"), &["database.max_connections", "4"]);
-    loaded(&with("[database]\nmax_connections = 4"));
+    refused(&with(text), &["database.statement_timeout", "lease.duration"]);
 }
 
 #[test]
@@ -285,7 +280,7 @@ fn the_domain_of_message_ids_is_a_domain() {
         refused(&raw(&text), &["mail.message_id_domain"]);
     }
     let idn = loaded(&raw(&LEAST.replace("\"example.com\"", "\"bücher.example\""))).settings;
-    assert_eq!(idn.message_id_domain, "xn--bcher-kva.example");
+    assert_eq!(idn.providers["primary"].identity, Identity::new("xn--bcher-kva.example", None).unwrap());
 }
 
 #[test]

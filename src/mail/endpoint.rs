@@ -1,16 +1,12 @@
 //! Where and how a provider is reached, and what may be known of it: nothing here shows a secret or an address.
 
 use std::fmt;
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use secrecy::SecretString;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 /// How the connection is protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -123,7 +119,7 @@ pub struct Endpoint {
     pub port: u16,
     /// How the connection is protected.
     pub security: Security,
-    /// Whom to trust; see [`tls_config`].
+    /// Whom to trust; see [`super::trust`].
     pub tls: Arc<ClientConfig>,
     /// The name that the certificate must be for.
     pub server_name: ServerName<'static>,
@@ -133,31 +129,4 @@ pub struct Endpoint {
     pub hello: String,
     /// The longest waits.
     pub timeouts: Timeouts,
-}
-
-/// A TLS configuration that trusts the system's certificate authorities, or only those in `ca_file` (PEM).
-///
-/// # Errors
-/// When the file cannot be read, or when nobody at all would be trusted.
-pub fn tls_config(ca_file: Option<&Path>) -> io::Result<Arc<ClientConfig>> {
-    let mut roots = RootCertStore::empty();
-    match ca_file {
-        Some(path) => {
-            for certificate in CertificateDer::pem_file_iter(path).map_err(io::Error::other)? {
-                roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    if roots.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "no trusted certificate authority was found"));
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::breaker::{Allowance, Breaker, BreakerSettings, Probe};
+use super::compose::Identity;
 use super::endpoint::Endpoint;
 use super::open::ADDRESSES_MAX;
 use super::pool::{Limits, Pool};
@@ -30,9 +31,6 @@ pub struct Dedup {
     pub window: Duration,
 }
 
-/// The header that carries the notification id where the provider asks for none of its own.
-pub const ID_HEADER: &str = "X-Notification-ID";
-
 /// A validated provider section of the configuration.
 #[derive(Clone)]
 pub struct ProviderSettings {
@@ -52,6 +50,8 @@ pub struct ProviderSettings {
     pub breaker: BreakerSettings,
     /// What it deduplicates on, if it does.
     pub dedup: Option<Dedup>,
+    /// How a notification's identity travels on its messages.
+    pub identity: Identity,
     /// What to do with an attempt that may have been accepted.
     pub on_uncertain: OnUncertain,
     /// The terms that follow from all this for an attempt at this provider.
@@ -59,16 +59,6 @@ pub struct ProviderSettings {
 }
 
 impl ProviderSettings {
-    /// The header that carries the notification id on messages for this provider. A provider that deduplicates on
-    /// `Message-ID` needs no header of its own: that one is always sent.
-    #[must_use]
-    pub fn id_header(&self) -> &str {
-        match &self.dedup {
-            Some(dedup) if !dedup.header.eq_ignore_ascii_case("Message-ID") => &dedup.header,
-            Some(_) | None => ID_HEADER,
-        }
-    }
-
     /// The longest that a whole attempt can take, every phase at its limit.
     #[must_use]
     pub fn attempt_max(&self) -> Duration {

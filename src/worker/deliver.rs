@@ -12,7 +12,7 @@ use crate::domain::content::Content;
 use crate::domain::outcome::{Blame, Outcome, Phase, Verdict};
 use crate::domain::policy::{FailReason, Next, RetryPolicy, next};
 use crate::mail::classify::{Cause, Failure, accepted, classify, stated_delay};
-use crate::mail::compose::{Composed, Identity, compose};
+use crate::mail::compose::{Composed, compose};
 use crate::mail::provider::{Provider, Ticket};
 use crate::mail::session::{Envelope, Session};
 use crate::retry::full_jitter;
@@ -34,8 +34,6 @@ pub struct Context {
     pub held: Held,
     /// How failures are retried.
     pub retry: RetryPolicy,
-    /// The right side of every `Message-ID`.
-    pub message_id_domain: String,
     /// Set when the grace period is over: what has not begun is given back, what has is cut off.
     pub cut: CancellationToken,
 }
@@ -90,11 +88,8 @@ async fn attempt(context: &Context, provider: &Provider, claimed: &Claimed) -> E
     if claimed.overdue() {
         return End::Overdue;
     }
-    let identity = Identity {
-        message_id_domain: context.message_id_domain.clone(),
-        dedup_header: Some(provider.settings().id_header().to_owned()),
-    };
-    let composed = match Content::parse(claimed.content().clone()).and_then(|content| compose(&content, &identity)) {
+    let identity = &provider.settings().identity;
+    let composed = match Content::parse(claimed.content().clone()).and_then(|content| compose(&content, identity)) {
         Ok(composed) => composed,
         Err(invalid) => return End::Invalid(invalid.to_string()),
     };

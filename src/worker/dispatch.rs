@@ -10,8 +10,8 @@ use tokio_util::task::TaskTracker;
 use crate::mail::provider::{Provider, Ticket};
 use crate::retry::full_jitter;
 use crate::shutdown::Shutdown;
-use crate::store::{Line, StoreError};
 use crate::store::claim::{Claim, Claimed, Turn, What};
+use crate::store::{Line, StoreError};
 
 use super::deliver::{Context, deliver};
 

@@ -52,8 +52,6 @@ pub struct Settings {
     pub wakeup: Option<(Dsn, Duration)>,
     /// How failures are retried.
     pub retry: RetryPolicy,
-    /// The right side of every `Message-ID`.
-    pub message_id_domain: String,
     /// The providers of each route, the preferred first.
     pub routes: BTreeMap<String, Vec<Arc<Provider>>>,
 }
@@ -89,7 +87,6 @@ pub async fn run(
         settler,
         held: held.clone(),
         retry: settings.retry.clone(),
-        message_id_domain: settings.message_id_domain.clone(),
         cut: CancellationToken::new(),
     });
     let cut = context.cut.clone();
@@ -192,7 +189,7 @@ pub async fn run(
     begin_task.abort();
     standing.shutdown().await;
     for provider in settings.routes.values().flatten() {
-        provider.pool().close();
+        provider.pool().clear();
     }
     tracing::info!("drained");
     match fault {

@@ -1,3 +1,4 @@
+use crate::mail::compose::Identity;
 use std::io::Write as _;
 
 use secrecy::ExposeSecret as _;
@@ -129,9 +130,12 @@ fn a_dedup_contract_names_a_window_and_a_header_of_its_own() {
         refused(&with(&text), &["provider.primary.dedup.header"]);
     }
     let own = loaded(&with("dedup.window = \"1h\"\ndedup.header = \"Resend-Idempotency-Key\"")).settings;
-    assert_eq!(own.providers["primary"].id_header(), "Resend-Idempotency-Key");
+    assert_eq!(
+        own.providers["primary"].identity,
+        Identity::new("example.com", Some("Resend-Idempotency-Key")).unwrap()
+    );
     let message_id = loaded(&with("dedup.window = \"1h\"\ndedup.header = \"Message-ID\"")).settings;
-    assert_eq!(message_id.providers["primary"].id_header(), "X-Notification-ID");
+    assert_eq!(message_id.providers["primary"].identity, Identity::new("example.com", None).unwrap());
 }
 
 #[test]

@@ -26,6 +26,7 @@ fn settings(connections: u32, rate: Option<Rate>) -> ProviderSettings {
         send_deadline: minute,
         breaker: BreakerSettings { threshold: 2, open_min: Duration::from_secs(5), open_max: minute },
         dedup: None,
+        identity: Identity::new("example.org", None).unwrap(),
         on_uncertain: OnUncertain::Hold,
         recovery: RecoveryTerms { dedup_scope: "primary".to_owned(), window: minute, resend_room: None },
     }
