@@ -75,19 +75,18 @@ fn a_port_in_use_is_an_error_with_postgresqls_own_words() {
     assert!(error.contains("Address already in use"), "{error}");
 }
 
-/// Not a claim: the process that the next test kills.
-#[test]
-#[ignore = "runs only inside the next test"]
-fn hold_a_cluster_until_killed() {
-    let cluster = Cluster::start(&Options::default()).unwrap();
-    say(&format!("\nholding {} {}", cluster.port(), cluster.directory().display()));
-    std::thread::park();
-}
-
 #[tokio::test]
 async fn a_cluster_is_gone_after_its_process_is_killed() {
+    const HOLD: &str = "HOLD_A_CLUSTER_UNTIL_KILLED";
+    if std::env::var_os(HOLD).is_some() {
+        let cluster = Cluster::start(&Options::default()).unwrap();
+        say(&format!("\nholding {} {}", cluster.port(), cluster.directory().display()));
+        std::thread::park();
+    }
+
+    // The process that is killed is this very test, run again.
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "sandbox::hold_a_cluster_until_killed", "--ignored", "--nocapture"]);
+    command.args(["--exact", "sandbox::a_cluster_is_gone_after_its_process_is_killed", "--nocapture"]).env(HOLD, "yes");
     let mut holder = Proc::spawn(command, TempDir::new().unwrap());
     let line = holder.line_with("holding").await;
     let [_, port, directory] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
