@@ -97,7 +97,7 @@ impl File {
     fn new(path: &str, text: &str) -> Self {
         let rust = Path::new(path).extension().is_some_and(|extension| extension == "rs");
         let code = if rust { code_only(text) } else { String::new() };
-        let all_tests = path.starts_with("tests/") || path.ends_with("/tests.rs");
+        let all_tests = path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("/tests.rs");
         let tests = if all_tests { 0 } else { inline_tests(&code).unwrap_or(code.len()) };
         Self { path: path.to_owned(), text: text.to_owned(), code, tests }
     }
