@@ -3,3 +3,4 @@ pub mod domain;
 pub mod mail;
 pub mod retry;
 pub mod sandbox;
+pub mod store;

@@ -3,6 +3,8 @@
 //! Everything that decides what may happen to a notification stands here, so that it can be read and tested without a
 //! database or a network. Time reaches this room only as durations; comparisons with "now" are made by the database.
 
+pub mod address;
+pub(crate) mod attachment;
 pub mod content;
 pub mod evidence;
 pub mod ids;

@@ -101,7 +101,10 @@ pub enum Next {
     /// The provider accepted it.
     Sent,
     /// It may have been accepted.
-    Doubt,
+    Doubt {
+        /// When to send it again, where its terms allow that; `None` when its tries are used up.
+        resend_after: Option<Duration>,
+    },
     /// Try again after `delay`.
     Retry {
         /// How long from now.
@@ -151,7 +154,9 @@ pub fn next(
     let wait = |delay: Duration| delay.max(stated.unwrap_or_default().min(policy.stated_delay_cap));
     match (verdict.outcome, blame) {
         (Outcome::Sent, _) => Next::Sent,
-        (Outcome::Uncertain, _) => Next::Doubt,
+        (Outcome::Uncertain, _) => Next::Doubt {
+            resend_after: (record.tries + 1 < policy.max_tries).then(|| jitter(policy.base, policy.cap, record.tries)),
+        },
         (Outcome::NotSent | Outcome::Deferred | Outcome::Refused, Blame::Provider | Blame::Suspect) => Next::Retry {
             delay: wait(jitter(FAULT_DELAY, FAULT_DELAY, 0)),
             counted: false,

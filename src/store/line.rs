@@ -1,0 +1,170 @@
+//! One PostgreSQL connection of the worker's own: opened when needed, bounded in time, dropped after any failure.
+//!
+//! A task that must not starve (begin, settle, renew, claim) has its own line, so no pool can make it wait for another.
+
+use std::future::Future;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+/// How much longer than the server's own statement timeout the client waits, for a server that is gone without a word.
+const SILENCE_MARGIN: Duration = Duration::from_secs(5);
+
+/// Why a statement did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database refused or could not be reached.
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+    /// No answer within the time; whether the statement took effect is unknown, and it may be repeated.
+    #[error("no answer from the database within {0:?}")]
+    Silence(Duration),
+    /// A stored value is not one that this release knows.
+    #[error("the database holds {what}, which this release does not know; is it older than the schema?")]
+    Unknown {
+        /// The value and where it stands.
+        what: String,
+    },
+}
+
+impl StoreError {
+    /// Whether the statement itself is at fault (data or a constraint: SQLSTATE classes 22, 23, 42 and outboxd's own),
+    /// so that repeating it cannot help.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        let Self::Database(sqlx::Error::Database(error)) = self else {
+            return matches!(self, Self::Unknown { .. });
+        };
+        error.code().is_some_and(|code| ["22", "23", "42", "OB"].iter().any(|class| code.starts_with(class)))
+    }
+}
+
+/// How lines reach the database.
+#[derive(Debug, Clone)]
+pub struct Dsn {
+    options: PgConnectOptions,
+    statement_timeout: Duration,
+    lock_timeout: Duration,
+    transaction_pooling: bool,
+}
+
+impl Dsn {
+    /// Parses a `postgres://` URL.
+    ///
+    /// With `transaction_pooling` (PgBouncer's transaction mode) every statement runs in a transaction of its own and
+    /// no session state is relied on.
+    ///
+    /// # Errors
+    /// When the URL is not one.
+    pub fn new(
+        url: &str,
+        statement_timeout: Duration,
+        lock_timeout: Duration,
+        transaction_pooling: bool,
+    ) -> Result<Self, sqlx::Error> {
+        let mut options: PgConnectOptions = url.parse::<PgConnectOptions>()?.application_name("outboxd");
+        if transaction_pooling {
+            options = options.statement_cache_capacity(0);
+        } else {
+            options = options.options([
+                ("statement_timeout", milliseconds(statement_timeout)),
+                ("lock_timeout", milliseconds(lock_timeout)),
+                // Every statement here is an index look-up. A plan made from stale statistics (a million rows enqueued
+                // since the last ANALYZE) must not turn one into a scan of the table.
+                ("enable_seqscan", "off".to_owned()),
+                ("enable_hashjoin", "off".to_owned()),
+                ("enable_mergejoin", "off".to_owned()),
+                ("jit", "off".to_owned()),
+            ]);
+        }
+        // Statements carry recipients' data: they are never logged.
+        let options = options.disable_statement_logging();
+        Ok(Self { options, statement_timeout, lock_timeout, transaction_pooling })
+    }
+
+    /// The plain connection options, for the listener and for one-off commands.
+    #[must_use]
+    pub fn options(&self) -> &PgConnectOptions {
+        &self.options
+    }
+
+    /// A line that opens when it is first used.
+    #[must_use]
+    pub fn line(&self) -> Line {
+        Line { dsn: self.clone(), idle: None }
+    }
+
+    fn limit(&self) -> Duration {
+        self.statement_timeout + SILENCE_MARGIN
+    }
+
+    fn opening_statement(&self) -> String {
+        // Named statements that another client left on this server connection would clash with ours.
+        format!(
+            "begin; deallocate all; set local statement_timeout = {}; set local lock_timeout = {}; \
+             set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off; \
+             set local jit = off",
+            self.statement_timeout.as_millis(),
+            self.lock_timeout.as_millis()
+        )
+    }
+}
+
+fn milliseconds(duration: Duration) -> String {
+    duration.as_millis().to_string()
+}
+
+/// A connection of one task's own.
+#[derive(Debug)]
+pub struct Line {
+    dsn: Dsn,
+    idle: Option<PgConnection>,
+}
+
+impl Line {
+    /// Takes the connection out, opening it first where there is none. A caller that is cancelled drops it: a
+    /// connection whose answer was not read is never used again.
+    pub(super) async fn take(&mut self) -> Result<PgConnection, StoreError> {
+        let limit = self.dsn.limit();
+        let mut conn = match self.idle.take() {
+            Some(conn) => conn,
+            None => bounded(limit, PgConnection::connect_with(&self.dsn.options)).await?,
+        };
+        if self.dsn.transaction_pooling {
+            bounded(limit, sqlx::raw_sql(sqlx::AssertSqlSafe(self.dsn.opening_statement())).execute(&mut conn)).await?;
+        }
+        Ok(conn)
+    }
+
+    /// Awaits a statement within the limit.
+    pub(super) async fn bound<T>(&self, work: impl Future<Output = sqlx::Result<T>>) -> Result<T, StoreError> {
+        bounded(self.dsn.limit(), work).await
+    }
+
+    /// Puts the connection back after a success, committing where statements run in transactions.
+    pub(super) async fn put(&mut self, mut conn: PgConnection) -> Result<(), StoreError> {
+        if self.dsn.transaction_pooling {
+            bounded(self.dsn.limit(), sqlx::raw_sql("commit").execute(&mut conn)).await?;
+        }
+        self.idle = Some(conn);
+        Ok(())
+    }
+
+    /// Whether the database answers.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn ping(&mut self) -> Result<(), StoreError> {
+        let mut conn = self.take().await?;
+        self.bound(conn.ping()).await?;
+        self.put(conn).await
+    }
+}
+
+async fn bounded<T>(limit: Duration, work: impl Future<Output = sqlx::Result<T>>) -> Result<T, StoreError> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(StoreError::Silence(limit)),
+    }
+}

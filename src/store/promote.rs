@@ -1,0 +1,54 @@
+//! Making rows ready when they come due.
+
+use std::time::Duration;
+
+use super::{Line, StoreError};
+
+/// How many rows one statement makes ready: enough to keep ahead of any claim, few enough to stay short.
+const PROMOTE_MAX_ROWS: i64 = 2_000;
+
+/// What a promotion found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promoted {
+    /// How many rows became ready.
+    pub rows: u64,
+    /// How long until the next one is due, if any is waiting.
+    pub next_in: Option<Duration>,
+}
+
+impl Line {
+    /// Makes the rows ready whose time has come: retries, schedules, and what was given back.
+    ///
+    /// # Errors
+    /// When the database cannot be reached.
+    pub async fn promote(&mut self) -> Result<Promoted, StoreError> {
+        let mut conn = self.take().await?;
+        let query = sqlx::query!(
+            r#"
+            with due as (
+                select d.notification_id from outboxd.delivery d
+                where d.due_at <= now() and not d.ready
+                order by d.due_at
+                limit $1
+                for update skip locked
+            ),
+            promoted as (
+                update outboxd.delivery d set ready = true
+                from due
+                where d.notification_id = due.notification_id
+                returning 1
+            )
+            select (select count(*) from promoted) as "rows!",
+                (select extract(epoch from min(d.due_at) - clock_timestamp())::float8 from outboxd.delivery d
+                 where d.due_at > now() and not d.ready) as next_in
+            "#,
+            PROMOTE_MAX_ROWS,
+        );
+        let row = self.bound(query.fetch_one(&mut conn)).await?;
+        self.put(conn).await?;
+        Ok(Promoted {
+            rows: u64::try_from(row.rows).unwrap_or_default(),
+            next_in: row.next_in.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()),
+        })
+    }
+}

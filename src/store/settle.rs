@@ -1,0 +1,191 @@
+//! Settling: what an attempt came to, and the state that follows, in one statement for many.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use crate::domain::ids::{Fence, NotificationId};
+use crate::domain::outcome::Verdict;
+use crate::domain::policy::{FailReason, Next};
+
+use super::claim::Claimed;
+use super::{Line, StoreError};
+
+/// The result of one attempt, ready to be written. Made from the claim itself, so that no attempt is settled twice.
+#[derive(Debug, Clone)]
+pub struct Settlement {
+    pub(super) id: NotificationId,
+    pub(super) fence: Fence,
+    pub(super) number: i32,
+    pub(super) verdict: Verdict,
+    pub(super) next: Next,
+}
+
+impl Settlement {
+    /// Ends a claim with a verdict and what is to follow from it.
+    #[must_use]
+    pub fn new(claimed: Claimed, verdict: Verdict, next: Next) -> Self {
+        Self { id: claimed.id(), fence: claimed.fence(), number: claimed.number(), verdict, next }
+    }
+
+    /// The notification's id.
+    #[must_use]
+    pub fn id(&self) -> NotificationId {
+        self.id
+    }
+
+    /// The fence that it is settled under.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+}
+
+/// A [`Next`] as the statement's columns.
+struct Columns {
+    next: &'static str,
+    reason: Option<&'static str>,
+    delay: Option<Duration>,
+    counted: bool,
+    suspected: bool,
+}
+
+impl From<Next> for Columns {
+    fn from(next: Next) -> Self {
+        let plain = |next| Self { next, reason: None, delay: None, counted: true, suspected: false };
+        match next {
+            Next::Sent => plain("sent"),
+            Next::Doubt { resend_after } => Self { delay: resend_after, ..plain("doubt") },
+            Next::Retry { delay, counted, suspected } => {
+                Self { delay: Some(delay), counted, suspected, ..plain("retry") }
+            }
+            Next::Fail(reason) => Self { reason: Some(reason.as_str()), ..plain("fail") },
+        }
+    }
+}
+
+impl Line {
+    /// Settles many at once and returns those that were settled. Missing from the answer is a claim that is no longer
+    /// held: its result is late, and is evidence ([`super::evidence`]).
+    ///
+    /// The statement decides by the database's clock whether a retry or a resend still fits before the deadline or the
+    /// windows, and never lets *failed* hide an earlier attempt that may have been accepted.
+    ///
+    /// # Errors
+    /// When the database cannot be reached; whether they are settled is then unknown, and this may be called again.
+    pub async fn settle(
+        &mut self,
+        settlements: &[Settlement],
+        deadline: Duration,
+    ) -> Result<HashSet<NotificationId>, StoreError> {
+        let columns: Vec<Columns> = settlements.iter().map(|settlement| settlement.next.into()).collect();
+        let verdicts = || settlements.iter().map(|settlement| &settlement.verdict);
+        let replies = || verdicts().map(|verdict| verdict.reply.as_ref());
+        let mut conn = self.take().await?;
+        let query = sqlx::query_scalar!(
+            r#"
+            with asked as (
+                select * from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::float8[], $6::bool[], $7::bool[],
+                        $8::text[], $9::text[], $10::smallint[], $11::text[], $12::text[], $13::text[])
+                    as asked (id, fence, next, reason, delay, counted, suspected, outcome, phase, code, enhanced, reply, error)
+            ),
+            ended as (
+                select asked.*, a.number, a.begun_at, a.dedup_scope, a.dedup_window, a.recovery_window, a.resend_room,
+                    now() + make_interval(secs => asked.delay) as again_at
+                from asked
+                join outboxd.delivery d on d.notification_id = asked.id and d.fence = asked.fence and d.lease_until is not null
+                join outboxd.attempt a on a.notification_id = asked.id and a.number = d.attempts
+            ),
+            settled as (
+                update outboxd.delivery d
+                set (state, changed_at, reason, due_at, ready, worker, lease_until, tries, suspicions, lost_claims,
+                     doubt_since, doubt_until, doubt_scope, resend_until, resend_at, closes_at, duplicate_possible) = (
+                    select v.state, now(),
+                        case when v.state = 'failed' then coalesce(ended.reason, 'expired') end,
+                        case when v.state = 'pending' then ended.again_at end,
+                        v.state = 'pending' and ended.delay = 0,
+                        null::text, null::timestamptz,
+                        d.tries + ended.counted::integer, d.suspicions + ended.suspected::integer, 0,
+                        v.doubt_since, v.doubt_until, v.doubt_scope, v.resend_until,
+                        case when v.state = 'uncertain' and ended.next = 'doubt' and ended.again_at <= v.resend_until
+                                  and not v.overdue
+                             then ended.again_at end,
+                        case when v.state = 'uncertain' then v.doubt_until end,
+                        d.duplicate_possible
+                            or (d.doubt_since is not null and ended.next in ('sent', 'doubt') and ended.dedup_window is null)
+                    from (
+                        select w.*,
+                            case
+                                when ended.next = 'sent' then 'sent'
+                                when ended.next = 'doubt' then 'uncertain'
+                                when ended.next = 'retry' and not w.overdue
+                                     and (w.doubt_since is null or ended.again_at <= w.resend_until) then 'pending'
+                                when w.doubt_since is not null then 'uncertain'
+                                else 'failed'
+                            end as state
+                        from (
+                            select
+                                case when ended.next <> 'sent' then
+                                    coalesce(d.doubt_since, case when ended.next = 'doubt' then ended.begun_at end)
+                                end as doubt_since,
+                                case when ended.next <> 'sent' then
+                                    coalesce(d.doubt_until, case when ended.next = 'doubt' then ended.begun_at + ended.recovery_window end)
+                                end as doubt_until,
+                                case when ended.next <> 'sent' then
+                                    coalesce(d.doubt_scope, case when ended.next = 'doubt' then ended.dedup_scope end)
+                                end as doubt_scope,
+                                case when ended.next <> 'sent' then
+                                    case when d.doubt_since is not null then d.resend_until
+                                         when ended.next = 'doubt' then ended.begun_at + ended.resend_room end
+                                end as resend_until,
+                                coalesce(ended.again_at, now())
+                                    >= coalesce(d.expires_at, d.first_due_at + make_interval(secs => $14)) as overdue
+                        ) w
+                    ) v
+                )
+                from ended
+                where d.notification_id = ended.id and d.fence = ended.fence and d.lease_until is not null
+                returning d.notification_id
+            ),
+            recorded as (
+                update outboxd.attempt a
+                set ended_at = now(), ended_by = 'worker', outcome = ended.outcome, phase = ended.phase,
+                    reply_code = ended.code, enhanced_code = ended.enhanced, reply_text = ended.reply, error = ended.error,
+                    counted = ended.counted
+                from ended
+                join settled on settled.notification_id = ended.id
+                where a.notification_id = ended.id and a.number = ended.number
+            )
+            select notification_id as "id!" from settled
+            "#,
+            &settlements.iter().map(|settlement| settlement.id.0).collect::<Vec<_>>(),
+            &settlements.iter().map(|settlement| settlement.fence.0).collect::<Vec<_>>(),
+            &columns.iter().map(|columns| columns.next).collect::<Vec<_>>() as _,
+            &columns.iter().map(|columns| columns.reason).collect::<Vec<_>>() as _,
+            &columns.iter().map(|columns| columns.delay.map(|delay| delay.as_secs_f64())).collect::<Vec<_>>() as _,
+            &columns.iter().map(|columns| columns.counted).collect::<Vec<_>>(),
+            &columns.iter().map(|columns| columns.suspected).collect::<Vec<_>>(),
+            &verdicts().map(|verdict| verdict.outcome.as_str()).collect::<Vec<_>>() as _,
+            &verdicts().map(|verdict| verdict.phase.as_str()).collect::<Vec<_>>() as _,
+            &replies().map(|reply| reply.and_then(|reply| i16::try_from(reply.code).ok())).collect::<Vec<_>>() as _,
+            &replies().map(|reply| reply.and_then(|reply| reply.enhanced.as_deref())).collect::<Vec<_>>() as _,
+            &replies().map(|reply| reply.map(|reply| reply.text.as_str())).collect::<Vec<_>>() as _,
+            &verdicts().map(|verdict| verdict.error.as_deref()).collect::<Vec<_>>() as _,
+            deadline.as_secs_f64(),
+        );
+        let settled = self.bound(query.fetch_all(&mut conn)).await?;
+        self.put(conn).await?;
+        Ok(settled.into_iter().map(NotificationId).collect())
+    }
+}
+
+/// The reason that a failed notification gives, for a caller that reads it back.
+impl TryFrom<&str> for FailReason {
+    type Error = StoreError;
+
+    fn try_from(text: &str) -> Result<Self, StoreError> {
+        [Self::Refused, Self::Exhausted, Self::Expired, Self::Invalid]
+            .into_iter()
+            .find(|reason| reason.as_str() == text)
+            .ok_or_else(|| StoreError::Unknown { what: format!("reason `{text}`") })
+    }
+}

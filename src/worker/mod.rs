@@ -1,0 +1,17 @@
+//! The worker: from a ready notification to a known outcome.
+//!
+//! [`dispatch`] decides *when* to claim, [`deliver`] *what* happens to what was claimed; [`begin`] and [`settle`] write
+//! many at once; [`renew`] keeps the leases of long sends; [`timekeeper`] does what time alone decides. No database
+//! transaction is ever open while the network is used.
+
+pub mod begin;
+pub mod deliver;
+pub mod dispatch;
+pub mod held;
+pub mod renew;
+pub mod run;
+pub mod settle;
+pub mod timekeeper;
+pub mod wakeup;
+
+pub use run::{Settings, run};

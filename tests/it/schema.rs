@@ -1,0 +1,98 @@
+//! The rules that the database itself holds, whoever writes.
+
+use outboxd::domain::state::{State, TRANSITIONS};
+
+use crate::harness::TestDb;
+use crate::harness::rows::plain;
+
+/// The columns that a row in this state has, so that only the transition itself can be refused.
+fn columns(state: State) -> &'static str {
+    match state {
+        State::Pending => "due_at = now()",
+        State::Claimed | State::Transmitting => "lease_until = now(), worker = 'w'",
+        State::Sent | State::Bounced | State::Cancelled => "due_at = null",
+        State::Uncertain => "closes_at = now(), doubt_since = now(), doubt_until = now(), doubt_scope = 's'",
+        State::Unresolved => "doubt_since = now(), doubt_until = now(), doubt_scope = 's'",
+        State::Failed => "reason = 'refused'",
+    }
+}
+
+fn become_state(state: State) -> String {
+    let mut cleared = vec!["due_at", "lease_until", "worker", "closes_at", "doubt_since", "doubt_until", "doubt_scope", "reason"];
+    let set = columns(state);
+    cleared.retain(|column| !set.contains(&format!("{column} =")));
+    let cleared: Vec<_> = cleared.iter().map(|column| format!("{column} = null")).collect();
+    format!("update outboxd.delivery set state = '{state}', ready = false, {set}, {}", cleared.join(", "))
+}
+
+#[tokio::test]
+async fn the_database_allows_exactly_the_transitions_that_the_code_lists() {
+    let db = TestDb::new().await;
+    db.enqueue(&plain("acme")).await;
+    for from in State::ALL {
+        for to in State::ALL.into_iter().filter(|&to| to != from) {
+            db.sql("alter table outboxd.delivery disable trigger legal_transition").await.unwrap();
+            db.sql(&become_state(from)).await.unwrap();
+            db.sql("alter table outboxd.delivery enable trigger legal_transition").await.unwrap();
+            let changed = db.sql(&become_state(to)).await;
+            match (from.may_become(to), changed) {
+                (true, Ok(1)) => {}
+                (false, Err(error)) => assert!(error.to_string().contains("may not go from"), "{from} to {to}: {error}"),
+                (legal, other) => panic!("{from} to {to} is {}legal and gave {other:?}", if legal { "" } else { "not " }),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_documentation_lists_exactly_the_transitions_of_the_code() {
+    let page = include_str!("../../docs/state-machine.md");
+    let table = page.split("## Transitions").nth(1).unwrap().split("```").next().unwrap();
+    let documented: Vec<String> = table.lines().filter(|line| line.starts_with("| ")).skip(1).map(str::to_owned).collect();
+    let coded: Vec<String> =
+        TRANSITIONS.iter().map(|(from, to, cause)| format!("| {from} | {to} | {cause} |")).collect();
+    assert_eq!(documented, coded);
+    let drawn: Vec<&str> = page.lines().filter(|line| line.contains(" --> ") && !line.contains("[*]")).map(str::trim).collect();
+    let coded: Vec<String> = TRANSITIONS.iter().map(|(from, to, _)| format!("{from} --> {to}")).collect();
+    assert_eq!(drawn, coded);
+}
+
+#[tokio::test]
+async fn content_and_identity_never_change_once_stored() {
+    let db = TestDb::new().await;
+    db.enqueue(&plain("acme")).await;
+    for column in ["subject = 'other'", "recipient = 'x@example.org'", "account_id = 'b'", "created_at = now()", "id = id"] {
+        let refused = db.sql(&format!("update outboxd.outbox set {column}")).await.unwrap_err();
+        assert!(refused.to_string().contains("is not allowed"), "{column}: {refused}");
+    }
+    for column in ["account_id = 'b'", "fence = -1", "first_due_at = now() + interval '1 s'"] {
+        let refused = db.sql(&format!("update outboxd.delivery set {column}")).await.unwrap_err();
+        assert!(refused.to_string().contains("may not go from"), "{column}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn failed_cannot_hide_a_doubt_even_for_a_person_with_psql() {
+    let db = TestDb::new().await;
+    db.enqueue(&plain("acme")).await;
+    let refused = db
+        .sql(
+            "update outboxd.delivery set state = 'failed', reason = 'refused', due_at = null, ready = false,
+             doubt_since = now(), doubt_until = now(), doubt_scope = 's'",
+        )
+        .await
+        .unwrap_err();
+    assert!(refused.to_string().contains("delivery_failed_without_doubt"), "{refused}");
+}
+
+#[tokio::test]
+async fn beginning_stays_a_heap_only_update() {
+    let db = TestDb::new().await;
+    let indexed: Vec<String> = sqlx::query_scalar(
+        "select indexdef from pg_indexes where schemaname = 'outboxd' and tablename = 'delivery' and indexdef ~ '\\mstate\\M'",
+    )
+    .fetch_all(&db.pool)
+    .await
+    .unwrap();
+    assert!(indexed.is_empty(), "an index that names `state` makes every begin rewrite every index: {indexed:?}");
+}
