@@ -7,5 +7,9 @@
     reason = "a test's helpers fail the test that calls them"
 )]
 
+mod claims;
+mod enqueueing;
 mod harness;
 mod sandbox;
+mod schema;
+mod settling;

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use outboxd::sandbox::cluster::{Cluster, Options};
+use outboxd::store::migrate::migrate;
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlx::{Connection as _, PgConnection};
 use tokio::sync::OnceCell;
@@ -42,7 +43,7 @@ impl TestDb {
                 let name = cluster().create_database(None).await.expect("a database for the template");
                 let mut connection =
                     PgConnection::connect(&cluster().url(&name)).await.expect("a connection to the template");
-                sqlx::migrate!().run_direct(None, &mut connection, false).await.expect("the migrations to run");
+                migrate(&mut connection).await.expect("the migrations to run");
                 connection.close().await.expect("the template to be left alone");
                 name
             })

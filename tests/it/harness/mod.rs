@@ -8,6 +8,7 @@ use outboxd::sandbox::postfix::Postfix;
 
 mod db;
 mod process;
+pub(crate) mod rows;
 mod wait;
 
 pub(crate) use db::{TestDb, cluster};
