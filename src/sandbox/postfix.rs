@@ -30,11 +30,17 @@ const PROGRAM_DIRS: &[&str] = &["/usr/sbin", "/usr/lib/postfix/sbin", "/usr/libe
 /// How long a server may take until it listens or is gone: it takes milliseconds, on a busy machine tens of them.
 const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 
-/// What is cleaned up, and how, once this process is gone: `$1` is the `postfix` program, `$2` the directory.
+/// What is cleaned up, and how, once this process is gone: `$1` is the directory. Postfix may be in the middle of a start:
+/// without a configuration that fails, and what has begun already stands in the directory, by which it is found.
 const CLEANUP: &str = r#"
-"$1" -c "$2/config" abort
-# Its processes may still be writing: `abort` does not wait for them.
-for n in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$2"; [ -e "$2" ] || break; sleep 0.3; done
+rm -rf "$1/config"
+quiet=0
+while [ $quiet -lt 2 ]; do
+    found=$(ls -l /proc/[0-9]*/cwd | sed -n "s|.*/proc/\([0-9]*\)/cwd -> $1/.*|\1|p")
+    if [ -n "$found" ]; then quiet=0; kill -s KILL $found; else quiet=$((quiet + 1)); fi
+    sleep 0.2
+done
+rm -rf "$1"
 "#;
 
 /// The services of a Postfix that takes mail on one port and delivers it here. None is chrooted.
@@ -135,7 +141,7 @@ impl Postfix {
             tempfile::Builder::new().prefix("outboxd-postfix-").tempdir().context("cannot make a directory")?.keep();
         // Postfix's services run under accounts of their own and must get in.
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).context("cannot open the directory")?;
-        let guardian = Guardian::new(CLEANUP, &[&program, &directory], None)?;
+        let guardian = Guardian::new(CLEANUP, &[&directory], None)?;
         for (name, account) in [("config", None), ("queue", None), ("data", Some(owner)), ("mail", Some(reader))] {
             let path = directory.join(name);
             fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;

@@ -31,9 +31,9 @@ impl Proc {
     pub(crate) fn spawn(mut command: Command, directory: TempDir) -> Self {
         let log = File::create(directory.path().join("log")).unwrap();
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        // The developer's own settings must not decide a test.
+        // The developer's own settings must not decide a test; where PostgreSQL is does not.
         for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("OUTBOXD_") {
+            if name.to_string_lossy().starts_with("OUTBOXD_") && name != "OUTBOXD_PG_BIN" {
                 command.env_remove(name);
             }
         }
