@@ -1,1 +1,6 @@
 //! Real parts for the demo and the tests: a private PostgreSQL cluster and a scriptable SMTP server.
+
+pub mod cluster;
+pub mod guardian;
+pub mod postfix;
+mod programs;
