@@ -16,7 +16,7 @@ setup:
 	@tools/setup
 
 demo: setup
-	cargo run --release -- demo $(ARGS)
+	cargo run --locked -- demo $(ARGS)
 
 # The test runner comes last, so that its own words are the last ones.
 test: setup lint sqlx-check examples
@@ -51,4 +51,4 @@ examples: setup
 	done
 
 bench: setup
-	cargo run --release --locked -- bench $(ARGS)
+	cargo bench --locked --bench drain -- $(ARGS)

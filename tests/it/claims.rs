@@ -27,7 +27,9 @@ async fn a_claim_is_recorded_as_an_attempt_before_anything_is_sent() {
 #[tokio::test]
 async fn eight_workers_at_once_claim_every_row_exactly_once() {
     let db = TestDb::new().await;
-    db.sql("select outboxd.enqueue('acme', 'a@example.org', 'b@example.org', 's', 'x') from generate_series(1, 4000)").await.unwrap();
+    db.sql("select outboxd.enqueue('acme', 'a@example.org', 'b@example.org', 's', 'x') from generate_series(1, 4000)")
+        .await
+        .unwrap();
     let workers: Vec<_> = (0..8)
         .map(|_| {
             let mut line = db.line();
@@ -57,7 +59,9 @@ async fn eight_workers_at_once_claim_every_row_exactly_once() {
 #[tokio::test]
 async fn one_row_of_another_account_is_in_the_first_batch_despite_a_backlog_of_thousands() {
     let db = TestDb::new().await;
-    db.sql("select outboxd.enqueue('a', 'a@example.org', 'b@example.org', 's', 'x') from generate_series(1, 10000)").await.unwrap();
+    db.sql("select outboxd.enqueue('a', 'a@example.org', 'b@example.org', 's', 'x') from generate_series(1, 10000)")
+        .await
+        .unwrap();
     let lone = db.enqueue(&plain("b")).await;
     let mut line = db.line();
     let batch = ready(&mut line, &claim(), 20).await;
@@ -133,7 +137,8 @@ async fn what_is_not_due_is_not_claimed_until_its_time_comes() {
 #[tokio::test]
 async fn a_route_that_nobody_serves_stays_pending() {
     let db = TestDb::new().await;
-    let id = db.enqueue(&outboxd::store::enqueue::NewNotification { route: Some("sms".to_owned()), ..plain("acme") }).await;
+    let id =
+        db.enqueue(&outboxd::store::enqueue::NewNotification { route: Some("sms".to_owned()), ..plain("acme") }).await;
     let mut line = db.line();
     assert!(ready(&mut line, &claim(), 10).await.is_empty());
     assert_eq!(db.state(id).await, "pending");
@@ -173,7 +178,9 @@ async fn a_renewed_lease_is_not_swept_and_a_lost_one_is_not_renewed() {
 #[tokio::test]
 async fn the_sweep_finds_one_lost_lease_behind_thousands_that_hold() {
     let db = TestDb::new().await;
-    db.sql("select outboxd.enqueue('a', 'a@example.org', 'b@example.org', 's', 'x') from generate_series(1, 3000)").await.unwrap();
+    db.sql("select outboxd.enqueue('a', 'a@example.org', 'b@example.org', 's', 'x') from generate_series(1, 3000)")
+        .await
+        .unwrap();
     let mut line = db.line();
     let held = ready(&mut line, &claim(), 3_000).await;
     db.age(held[1_700].id(), "2 hours").await;
@@ -192,7 +199,10 @@ async fn a_row_that_crashes_its_worker_before_begin_again_and_again_is_set_aside
         line.sweep_leases(12, LONG).await.unwrap();
     }
     let notification = db.story(id).await.notification;
-    assert_eq!((notification.state.as_str(), notification.reason.as_deref(), notification.tries), ("failed", Some("exhausted"), 0));
+    assert_eq!(
+        (notification.state.as_str(), notification.reason.as_deref(), notification.tries),
+        ("failed", Some("exhausted"), 0)
+    );
 }
 
 #[tokio::test]
@@ -205,7 +215,11 @@ async fn an_order_of_commits_other_than_of_ids_loses_nothing() {
     let claimed = ready(&mut line, &claim(), 10).await;
     assert_eq!(claimed.iter().map(outboxd::store::claim::Claimed::id).collect::<Vec<_>>(), [second]);
     for claimed in claimed {
-        let sent = Settlement::new(claimed, verdict(Outcome::NotSent, Phase::Connect), Next::Fail(outboxd::domain::policy::FailReason::Invalid));
+        let sent = Settlement::new(
+            claimed,
+            verdict(Outcome::NotSent, Phase::Connect),
+            Next::Fail(outboxd::domain::policy::FailReason::Invalid),
+        );
         line.settle(&[sent], LONG).await.unwrap();
     }
     slow.commit().await.unwrap();

@@ -151,9 +151,11 @@ async fn a_resend_cannot_begin_once_it_could_not_end_inside_the_windows() {
     db.age(id, "2 minutes").await;
     line.release_resends(96 * LONG).await.unwrap();
     let resend = line.claim(&claim(), What::Resends, 10, u64::MAX).await.unwrap().remove(0);
-    db.sql(&format!("update outboxd.delivery set resend_until = now() - interval '1 s' where notification_id = '{id}'"))
-        .await
-        .unwrap();
+    db.sql(&format!(
+        "update outboxd.delivery set resend_until = now() - interval '1 s' where notification_id = '{id}'"
+    ))
+    .await
+    .unwrap();
     assert!(line.begin(&[(resend.id(), resend.fence())]).await.unwrap().is_empty());
     settle(&mut line, resend, Outcome::NotSent, Phase::Begin, AT_ONCE).await;
     assert_eq!(db.state(id).await, "uncertain");
@@ -184,7 +186,10 @@ async fn a_refused_resend_does_not_hide_that_the_first_attempt_may_have_been_acc
         let resend = line.claim(&claim(), What::Resends, 10, u64::MAX).await.unwrap().remove(0);
         settle(&mut line, resend, Outcome::Refused, Phase::Rcpt, next).await;
         let notification = db.story(id).await.notification;
-        assert_eq!((notification.state.as_str(), notification.reason, notification.resend_at), ("uncertain", None, None));
+        assert_eq!(
+            (notification.state.as_str(), notification.reason, notification.resend_at),
+            ("uncertain", None, None)
+        );
         db.age(id, "1 day").await;
         line.close_windows().await.unwrap();
         assert_eq!(db.state(id).await, "unresolved");
@@ -291,7 +296,10 @@ async fn proof_of_acceptance_stops_a_resend_that_has_not_begun() {
     assert_eq!(db.state(result.id()).await, "sent");
     assert!(line.begin(&[(resend.id(), resend.fence())]).await.unwrap().is_empty());
     let story = db.story(result.id()).await;
-    assert_eq!((story.attempts[1].outcome.as_deref(), story.attempts[1].ended_by.as_deref()), (Some("not_sent"), Some("evidence")));
+    assert_eq!(
+        (story.attempts[1].outcome.as_deref(), story.attempts[1].ended_by.as_deref()),
+        (Some("not_sent"), Some("evidence"))
+    );
     assert!(!story.notification.duplicate_possible);
 }
 
