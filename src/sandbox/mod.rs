@@ -2,5 +2,8 @@
 
 pub mod cluster;
 pub mod guardian;
+mod listener;
 pub mod postfix;
 mod programs;
+pub mod proxy;
+pub mod smtp;
