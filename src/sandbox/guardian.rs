@@ -1,6 +1,6 @@
 //! Cleaning up after this process however it ends, and the small facts about the machine that takes.
 //!
-//! A [`Guardian`] is a shell that waits on a pipe only this process holds open: when the process exits, is killed, or drops
+//! A guardian is a shell that waits on a pipe only this process holds open: when the process exits, is killed, or drops
 //! the guardian, the pipe closes and the shell runs its clean-up. It must never be on the way of the work itself.
 
 use std::ffi::OsStr;

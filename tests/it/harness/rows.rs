@@ -72,7 +72,7 @@ impl TestDb {
 
     /// Stores a notification and commits.
     pub(crate) async fn enqueue(&self, new: &NewNotification) -> NotificationId {
-        enqueue(&mut *self.pool.acquire().await.unwrap(), new).await.unwrap()
+        enqueue(&mut self.pool.acquire().await.unwrap(), new).await.unwrap()
     }
 
     /// Stores a plain notification and claims it.
@@ -85,7 +85,7 @@ impl TestDb {
 
     /// The whole story of a notification.
     pub(crate) async fn story(&self, id: NotificationId) -> Story {
-        story(&mut *self.pool.acquire().await.unwrap(), id).await.unwrap().expect("a notification of this id")
+        story(&mut self.pool.acquire().await.unwrap(), id).await.unwrap().expect("a notification of this id")
     }
 
     /// Its state.
