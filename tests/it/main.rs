@@ -10,6 +10,8 @@
 mod claims;
 mod enqueueing;
 mod harness;
+mod outcomes;
+mod providers;
 mod sandbox;
 mod schema;
 mod settling;
