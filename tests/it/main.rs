@@ -10,6 +10,7 @@
 mod claims;
 mod enqueueing;
 mod harness;
+mod machine;
 mod sandbox;
 mod schema;
 mod settling;
