@@ -10,6 +10,7 @@
 mod claims;
 mod enqueueing;
 mod harness;
+mod postfix;
 mod sandbox;
 mod schema;
 mod settling;
