@@ -148,6 +148,8 @@ pub async fn run(
     drop(context);
     tracing::info!(worker = settings.worker, routes = settings.routes.len(), "working");
 
+    // Whether all results were written, once settling has ended.
+    let mut settled = None;
     let fault = tokio::select! {
         () = shutdown.draining() => None,
         ended = standing.join_next() => Some(match ended {
@@ -161,7 +163,12 @@ pub async fn run(
             Ok(()) => Some("a dispatcher ended".to_owned()),
             Err(error) => Some(format!("a dispatcher failed: {error}")),
         },
-        ended = &mut settle_task => Some(format!("settling ended: {ended:?}")),
+        ended = &mut settle_task => {
+            // It ends by itself when nothing can be handed over any more, and can win this race too.
+            let complete = ended.is_ok() && shutdown.is_draining();
+            settled = Some(complete);
+            (!complete).then(|| format!("settling ended: {ended:?}"))
+        }
     };
 
     shutdown.drain();
@@ -178,11 +185,13 @@ pub async fn run(
         () = shutdown.aborting() => return Err(anyhow::anyhow!("aborted; leases will tell what was running")),
     }
     // Every attempt has ended and with it the last way to hand over a begin or a result.
-    let settled = !settle_task.is_finished()
-        && tokio::select! {
-            done = tokio::time::timeout(FINAL_SETTLE, &mut settle_task) => done.is_ok(),
+    let settled = match settled {
+        Some(settled) => settled,
+        None => tokio::select! {
+            ended = tokio::time::timeout(FINAL_SETTLE, &mut settle_task) => matches!(ended, Ok(Ok(()))),
             () = shutdown.aborting() => false,
-        };
+        },
+    };
     if !settled {
         tracing::error!("results not written at shutdown; their leases will tell");
     }

@@ -8,9 +8,11 @@
 )]
 
 mod claims;
+mod docs;
 mod enqueueing;
 mod harness;
 mod postfix;
+mod regression;
 mod sandbox;
 mod schema;
 mod settling;

@@ -131,7 +131,8 @@ async fn every_kind_of_notification_arrives_once_and_as_it_was_enqueued() {
     let mut worker = Proc::start(&["worker"], &config(&db, &postfix, r#"security = "plaintext""#));
     let states = at_rest(&db).await;
     worker.terminate();
-    assert!(worker.ended().await.success(), "{}", worker.log());
+    let ended = worker.ended().await;
+    assert!(ended.success() && !worker.log().contains("ERROR"), "{}", worker.log());
 
     for (id, state) in &states {
         assert_eq!(state, if *id == unknown { "failed" } else { "sent" }, "{id}: {}", worker.log());
