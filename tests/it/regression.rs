@@ -2,9 +2,11 @@
 
 use crate::harness::{Proc, TestDb};
 
-/// It said "results not written at shutdown" although nothing was under way.
+/// Half of all quiet drains said "results not written at shutdown" although nothing was under way.
 #[tokio::test]
 async fn a_drain_with_nothing_under_way_is_clean_and_says_so() {
+    /// Enough that a fault of every second drain is missed once in sixty-four runs.
+    const WORKERS: usize = 6;
     let db = TestDb::new().await;
     let config = format!(
         r#"
@@ -15,10 +17,12 @@ async fn a_drain_with_nothing_under_way_is_clean_and_says_so() {
         "#,
         db.url
     );
-    let mut worker = Proc::start(&["worker"], &config);
-    worker.line_with("working").await;
-    worker.terminate();
-    let ended = worker.ended().await;
-    let log = worker.log();
-    assert!(ended.success() && log.contains("drained") && !log.contains("ERROR"), "{log}");
+    let mut workers: Vec<Proc> = (0..WORKERS).map(|_| Proc::start(&["worker"], &config)).collect();
+    for worker in &mut workers {
+        worker.line_with("working").await;
+        worker.terminate();
+        let ended = worker.ended().await;
+        let log = worker.log();
+        assert!(ended.success() && log.contains("drained") && !log.contains("ERROR"), "{log}");
+    }
 }
