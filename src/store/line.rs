@@ -77,7 +77,8 @@ impl Dsn {
     ) -> Result<Self, sqlx::Error> {
         let mut options: PgConnectOptions = url.parse::<PgConnectOptions>()?.application_name("outboxd");
         if transaction_pooling {
-            options = options.statement_cache_capacity(0);
+            // PgBouncer refuses start-up parameters that it does not know.
+            options = options.statement_cache_capacity(0).extra_float_digits(None);
         } else {
             options = options.options([
                 ("statement_timeout", milliseconds(statement_timeout)),
@@ -90,10 +91,29 @@ impl Dsn {
         Ok(Self { options, statement_timeout, lock_timeout, transaction_pooling })
     }
 
-    /// The plain connection options, for the listener and for one-off commands.
-    #[must_use]
-    pub fn options(&self) -> &PgConnectOptions {
+    /// The plain connection options, for the listener.
+    pub(super) fn options(&self) -> &PgConnectOptions {
         &self.options
+    }
+
+    /// A connection of its own for a one-off command. With `transaction_pooling` it stands in a transaction, which keeps it
+    /// on one server session: the caller commits what it writes.
+    ///
+    /// # Errors
+    /// When the database cannot be reached or does not answer in time.
+    pub async fn connect(&self) -> Result<PgConnection, StoreError> {
+        let mut conn = bounded(self.limit(), PgConnection::connect_with(&self.options)).await?;
+        self.open_transaction(&mut conn).await?;
+        Ok(conn)
+    }
+
+    /// Opens the transaction that a pooler needs; nothing without one.
+    async fn open_transaction(&self, conn: &mut PgConnection) -> Result<(), StoreError> {
+        if self.transaction_pooling {
+            let opening = sqlx::raw_sql(sqlx::AssertSqlSafe(self.opening_statement()));
+            bounded(self.limit(), opening.execute(conn)).await?;
+        }
+        Ok(())
     }
 
     /// A line that opens when it is first used.
@@ -107,7 +127,8 @@ impl Dsn {
     }
 
     fn opening_statement(&self) -> String {
-        // Named statements that another client left on this server connection would clash with ours.
+        // Named statements that another client left on this server connection would clash with ours. A PgBouncer that keeps
+        // account of named statements (from 1.21 on) sees that they are gone and makes its clients' anew.
         format!(
             "begin; deallocate all; set local statement_timeout = {}; set local lock_timeout = {}{}",
             self.statement_timeout.as_millis(),
@@ -137,9 +158,7 @@ impl Line {
             Some(conn) => conn,
             None => bounded(limit, PgConnection::connect_with(&self.dsn.options)).await?,
         };
-        if self.dsn.transaction_pooling {
-            bounded(limit, sqlx::raw_sql(sqlx::AssertSqlSafe(self.dsn.opening_statement())).execute(&mut conn)).await?;
-        }
+        self.dsn.open_transaction(&mut conn).await?;
         Ok(conn)
     }
 

@@ -64,7 +64,7 @@ impl From<Next> for Columns {
 }
 
 impl Line {
-    /// Settles many at once and returns those that were settled. Missing from the answer is a claim that is no longer
+    /// Settles many at once and returns the claims that were settled. Missing from the answer is a claim that is no longer
     /// held: its result is late, and is evidence ([`super::evidence`]).
     ///
     /// The statement decides by the database's clock whether a retry or a resend still fits before the deadline or the
@@ -76,12 +76,12 @@ impl Line {
         &mut self,
         settlements: &[Settlement],
         deadline: Duration,
-    ) -> Result<HashSet<NotificationId>, StoreError> {
+    ) -> Result<HashSet<(NotificationId, Fence)>, StoreError> {
         let columns: Vec<Columns> = settlements.iter().map(|settlement| settlement.next.into()).collect();
         let verdicts = || settlements.iter().map(|settlement| &settlement.verdict);
         let replies = || verdicts().map(|verdict| verdict.reply.as_ref());
         let mut conn = self.take().await?;
-        let query = sqlx::query_scalar!(
+        let query = sqlx::query!(
             r#"
             with asked as (
                 select * from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::float8[], $6::bool[], $7::bool[],
@@ -154,7 +154,7 @@ impl Line {
                 from settled
                 where a.notification_id = settled.id and a.number = settled.number
             )
-            select id as "id!" from settled
+            select id as "id!", fence as "fence!" from settled
             "#,
             &settlements.iter().map(|settlement| settlement.id.0).collect::<Vec<_>>(),
             &settlements.iter().map(|settlement| settlement.fence.0).collect::<Vec<_>>(),
@@ -174,7 +174,7 @@ impl Line {
         );
         let settled = self.bound(query.fetch_all(&mut conn)).await?;
         self.put(conn).await?;
-        Ok(settled.into_iter().map(NotificationId).collect())
+        Ok(settled.into_iter().map(|row| (NotificationId(row.id), Fence(row.fence))).collect())
     }
 }
 
