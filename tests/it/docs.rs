@@ -1,12 +1,17 @@
 //! What the documents promise, held against the real thing.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 
 use outboxd::domain::address::{ADDRESS_MAX_OCTETS, LOCAL_PART_MAX_OCTETS};
 use outboxd::domain::content::limits;
+use outboxd::domain::outcome::{Outcome, Phase};
+use outboxd::domain::policy::Next;
 use outboxd::store::enqueue::NewNotification;
+use outboxd::store::settle::Settlement;
 
-use crate::harness::rows::plain;
+use crate::harness::rows::{LONG, holding, plain, ready, verdict};
 use crate::harness::{Proc, TestDb};
 
 const PRODUCERS: &str = include_str!("../../docs/producers.md");
@@ -115,6 +120,42 @@ async fn the_sql_for_producers_does_what_it_says_and_the_rights_suffice() {
     }
     sqlx::query("reset role").execute(&mut *conn).await.unwrap();
     db.sql(&format!("drop owned by {role}; drop role {role}")).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_readmes_sql_runs_and_finds_what_waits_for_a_person() {
+    let db = TestDb::new().await;
+    let [enqueue, waiting] = &blocks(README, "sql")[..] else { panic!("two blocks of SQL") };
+    db.sql(enqueue).await.unwrap();
+    let ask = || sqlx::query(sqlx::AssertSqlSafe(waiting.clone())).fetch_all(&db.pool);
+    assert!(ask().await.unwrap().is_empty());
+
+    let mut line = db.line();
+    let claimed = ready(&mut line, &holding(), 1).await.remove(0);
+    line.begin(&[(claimed.id(), claimed.fence())]).await.unwrap();
+    let doubt =
+        Settlement::new(claimed, verdict(Outcome::Uncertain, Phase::EndOfData), Next::Doubt { resend_after: None });
+    line.settle(&[doubt], 96 * LONG).await.unwrap();
+    assert_eq!(ask().await.unwrap().len(), 1);
+}
+
+#[test]
+fn every_link_from_one_document_to_a_file_leads_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["", "docs", "docs/decisions"].map(|folder| root.join(folder));
+    let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
+    let mut links = 0;
+    for file in files.filter(|file| file.extension().is_some_and(|extension| extension == "md")) {
+        let text = fs::read_to_string(&file).unwrap();
+        for rest in text.split("](").skip(1) {
+            let target = rest.split([')', '#']).next().unwrap();
+            if !target.is_empty() && !target.contains("://") {
+                links += 1;
+                assert!(file.parent().unwrap().join(target).exists(), "{}: {target}", file.display());
+            }
+        }
+    }
+    assert!(links > 10);
 }
 
 #[tokio::test]
