@@ -11,6 +11,7 @@ mod claims;
 mod docs;
 mod enqueueing;
 mod harness;
+mod machine;
 mod postfix;
 mod regression;
 mod sandbox;
