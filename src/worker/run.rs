@@ -149,6 +149,8 @@ pub async fn run(
     drop(context);
     tracing::info!(worker = settings.worker, routes = settings.routes.len(), "working");
 
+    // Whether all results were written, once settling has ended.
+    let mut settled = None;
     let fault = tokio::select! {
         () = shutdown.draining() => None,
         ended = standing.join_next() => Some(match ended {
@@ -162,7 +164,12 @@ pub async fn run(
             Ok(()) => Some("a dispatcher ended".to_owned()),
             Err(error) => Some(format!("a dispatcher failed: {error}")),
         },
-        ended = &mut settle_task => Some(format!("settling ended: {ended:?}")),
+        ended = &mut settle_task => {
+            // It ends by itself when nothing can be handed over any more, and can win this race too.
+            let complete = ended.is_ok() && shutdown.is_draining();
+            settled = Some(complete);
+            (!complete).then(|| format!("settling ended: {ended:?}"))
+        }
     };
 
     shutdown.drain();
@@ -180,7 +187,10 @@ pub async fn run(
             finish.await;
         }
         // Every attempt has ended and with it the last way to hand over a begin or a result.
-        !settle_task.is_finished() && tokio::time::timeout(FINAL_SETTLE, &mut settle_task).await.is_ok()
+        match settled {
+            Some(settled) => settled,
+            None => matches!(tokio::time::timeout(FINAL_SETTLE, &mut settle_task).await, Ok(Ok(()))),
+        }
     };
     let settled = tokio::select! {
         settled = winding_up => settled,

@@ -8,9 +8,12 @@
 )]
 
 mod claims;
+mod docs;
 mod enqueueing;
 mod harness;
 mod machine;
+mod postfix;
+mod regression;
 mod sandbox;
 mod schema;
 mod settling;
