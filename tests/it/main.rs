@@ -8,10 +8,14 @@
 )]
 
 mod claims;
+mod docs;
 mod enqueueing;
 mod harness;
+mod machine;
 mod outcomes;
+mod postfix;
 mod providers;
+mod regression;
 mod sandbox;
 mod schema;
 mod settling;
