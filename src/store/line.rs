@@ -71,6 +71,10 @@ impl Dsn {
             options = options.options([
                 ("statement_timeout", milliseconds(statement_timeout)),
                 ("lock_timeout", milliseconds(lock_timeout)),
+                // A begin that a crash of the server could undo would let a message be sent twice, and the statements are
+                // written for this isolation level: neither is left to what the database or the role has for a default.
+                ("synchronous_commit", "on".to_owned()),
+                ("default_transaction_isolation", "read committed".to_owned()),
                 // Every statement here is an index look-up. A plan made from stale statistics (a million rows enqueued
                 // since the last ANALYZE) must not turn one into a scan of the table.
                 ("enable_seqscan", "off".to_owned()),
@@ -123,7 +127,8 @@ impl Dsn {
         // Named statements that another client left on this server connection would clash with ours. A PgBouncer that keeps
         // account of named statements (from 1.21 on) sees that they are gone and makes its clients' anew.
         format!(
-            "begin; deallocate all; set local statement_timeout = {}; set local lock_timeout = {}; \
+            "begin isolation level read committed; deallocate all; set local synchronous_commit = on; \
+             set local statement_timeout = {}; set local lock_timeout = {}; \
              set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off; \
              set local jit = off",
             self.statement_timeout.as_millis(),

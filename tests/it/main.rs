@@ -8,8 +8,13 @@
 )]
 
 mod claims;
+mod commands;
+mod crashes;
+mod daemon;
 mod enqueueing;
 mod harness;
+mod outages;
 mod sandbox;
 mod schema;
 mod settling;
+mod wakeups;
