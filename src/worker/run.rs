@@ -149,6 +149,7 @@ pub async fn run(
     drop(context);
     tracing::info!(worker = settings.worker, routes = settings.routes.len(), "working");
 
+    let mut settling = true;
     let fault = tokio::select! {
         () = shutdown.draining() => None,
         ended = standing.join_next() => Some(match ended {
@@ -162,7 +163,10 @@ pub async fn run(
             Ok(()) => Some("a dispatcher ended".to_owned()),
             Err(error) => Some(format!("a dispatcher failed: {error}")),
         },
-        ended = &mut settle_task => Some(format!("settling ended: {ended:?}")),
+        ended = &mut settle_task => {
+            settling = false;
+            Some(format!("settling ended: {ended:?}"))
+        }
     };
 
     shutdown.drain();
@@ -180,7 +184,7 @@ pub async fn run(
             finish.await;
         }
         // Every attempt has ended and with it the last way to hand over a begin or a result.
-        !settle_task.is_finished() && tokio::time::timeout(FINAL_SETTLE, &mut settle_task).await.is_ok()
+        settling && matches!(tokio::time::timeout(FINAL_SETTLE, &mut settle_task).await, Ok(Ok(())))
     };
     let settled = tokio::select! {
         settled = winding_up => settled,
