@@ -13,6 +13,7 @@ mod crashes;
 mod daemon;
 mod enqueueing;
 mod harness;
+mod logs;
 mod outages;
 mod sandbox;
 mod schema;
