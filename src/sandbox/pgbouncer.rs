@@ -72,8 +72,7 @@ impl PgBouncer {
         let file = directory.join("pgbouncer.ini");
         fs::write(&file, settings).context("cannot write pgbouncer.ini")?;
         let log = File::create(directory.join("log")).context("cannot write PgBouncer's log")?;
-        let child =
-            GuardedChild::spawn(command(program, account).arg(&file).stdout(log.try_clone()?).stderr(log))?;
+        let child = GuardedChild::spawn(command(program, account).arg(&file).stdout(log.try_clone()?).stderr(log))?;
         let bouncer = Self { port, directory, _child: child, _guardian: guardian };
         wait_until(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), true)
             .with_context(|| format!("PgBouncer says:\n{}", bouncer.log()))?;

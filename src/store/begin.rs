@@ -13,7 +13,10 @@ impl Line {
     ///
     /// # Errors
     /// When the database cannot be reached; whether they have begun is then unknown, and this may be called again.
-    pub async fn begin(&mut self, claims: &[(NotificationId, Fence)]) -> Result<HashSet<(NotificationId, Fence)>, StoreError> {
+    pub async fn begin(
+        &mut self,
+        claims: &[(NotificationId, Fence)],
+    ) -> Result<HashSet<(NotificationId, Fence)>, StoreError> {
         let (ids, fences): (Vec<_>, Vec<_>) = claims.iter().map(|(id, fence)| (id.0, fence.0)).unzip();
         let mut conn = self.take().await?;
         let query = sqlx::query!(

@@ -11,6 +11,18 @@ use sqlx::{ConnectOptions as _, Connection as _};
 /// How much longer than the server's own statement timeout the client waits, for a server that is gone without a word.
 const SILENCE_MARGIN: Duration = Duration::from_secs(5);
 
+/// Every statement here looks rows up by an index, some hundreds at a time. Tables grow from nothing to millions of rows
+/// between two ANALYZEs, so neither a plan kept from when a table was empty nor stale statistics may turn a look-up into
+/// a scan: each execution is planned for the table as it is, and only nested loops over indexes are on offer.
+const PLANNER: [(&str, &str); 6] = [
+    ("plan_cache_mode", "force_custom_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("random_page_cost", "1.1"),
+    ("jit", "off"),
+];
+
 /// Why a statement did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -75,13 +87,8 @@ impl Dsn {
                 // written for this isolation level: neither is left to what the database or the role has for a default.
                 ("synchronous_commit", "on".to_owned()),
                 ("default_transaction_isolation", "read committed".to_owned()),
-                // Every statement here is an index look-up. A plan made from stale statistics (a million rows enqueued
-                // since the last ANALYZE) must not turn one into a scan of the table.
-                ("enable_seqscan", "off".to_owned()),
-                ("enable_hashjoin", "off".to_owned()),
-                ("enable_mergejoin", "off".to_owned()),
-                ("jit", "off".to_owned()),
             ]);
+            options = options.options(PLANNER);
         }
         // Statements carry recipients' data: they are never logged.
         let options = options.disable_statement_logging();
@@ -128,11 +135,10 @@ impl Dsn {
         // account of named statements (from 1.21 on) sees that they are gone and makes its clients' anew.
         format!(
             "begin isolation level read committed; deallocate all; set local synchronous_commit = on; \
-             set local statement_timeout = {}; set local lock_timeout = {}; \
-             set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off; \
-             set local jit = off",
+             set local statement_timeout = {}; set local lock_timeout = {}{}",
             self.statement_timeout.as_millis(),
-            self.lock_timeout.as_millis()
+            self.lock_timeout.as_millis(),
+            PLANNER.map(|(name, value)| format!("; set local {name} = {value}")).concat()
         )
     }
 }

@@ -85,15 +85,15 @@ impl Line {
             r#"
             with asked as (
                 select * from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::float8[], $6::bool[], $7::bool[],
-                        $8::text[], $9::text[], $10::smallint[], $11::text[], $12::text[], $13::text[])
-                    as asked (id, fence, next, reason, delay, counted, suspected, outcome, phase, code, enhanced, reply, error)
+                        $8::text[], $9::text[], $10::smallint[], $11::text[], $12::text[], $13::text[], $15::integer[])
+                    as asked (id, fence, next, reason, delay, counted, suspected, outcome, phase, code, enhanced, reply, error,
+                        number)
             ),
             ended as (
-                select asked.*, a.number, a.begun_at, a.dedup_scope, a.dedup_window, a.recovery_window, a.resend_room,
+                select asked.*, a.begun_at, a.dedup_scope, a.dedup_window, a.recovery_window, a.resend_room,
                     now() + make_interval(secs => asked.delay) as again_at
                 from asked
-                join outboxd.delivery d on d.notification_id = asked.id and d.fence = asked.fence and d.lease_until is not null
-                join outboxd.attempt a on a.notification_id = asked.id and a.number = d.attempts
+                join outboxd.attempt a on a.notification_id = asked.id and a.number = asked.number
             ),
             settled as (
                 update outboxd.delivery d
@@ -143,19 +143,18 @@ impl Line {
                     ) v
                 )
                 from ended
-                where d.notification_id = ended.id and d.fence = ended.fence and d.lease_until is not null
-                returning d.notification_id, d.fence
+                where d.notification_id = ended.id and d.fence = ended.fence and d.state in ('claimed', 'transmitting')
+                returning ended.*
             ),
             recorded as (
                 update outboxd.attempt a
-                set ended_at = now(), ended_by = 'worker', outcome = ended.outcome, phase = ended.phase,
-                    reply_code = ended.code, enhanced_code = ended.enhanced, reply_text = ended.reply, error = ended.error,
-                    counted = ended.counted
-                from ended
-                join settled on settled.notification_id = ended.id
-                where a.notification_id = ended.id and a.number = ended.number
+                set ended_at = now(), ended_by = 'worker', outcome = settled.outcome, phase = settled.phase,
+                    reply_code = settled.code, enhanced_code = settled.enhanced, reply_text = settled.reply,
+                    error = settled.error, counted = settled.counted
+                from settled
+                where a.notification_id = settled.id and a.number = settled.number
             )
-            select notification_id as "id!", fence as "fence!" from settled
+            select id as "id!", fence as "fence!" from settled
             "#,
             &settlements.iter().map(|settlement| settlement.id.0).collect::<Vec<_>>(),
             &settlements.iter().map(|settlement| settlement.fence.0).collect::<Vec<_>>(),
@@ -171,6 +170,7 @@ impl Line {
             &replies().map(|reply| reply.map(|reply| reply.text.as_str())).collect::<Vec<_>>() as _,
             &verdicts().map(|verdict| verdict.error.as_deref()).collect::<Vec<_>>() as _,
             deadline.as_secs_f64(),
+            &settlements.iter().map(|settlement| settlement.number).collect::<Vec<_>>(),
         );
         let settled = self.bound(query.fetch_all(&mut conn)).await?;
         self.put(conn).await?;

@@ -70,10 +70,7 @@ pub fn beginner(mut line: Line) -> (Beginner, impl Future<Output = ()> + Send) {
     (Beginner(sender), serve)
 }
 
-async fn patiently(
-    line: &mut Line,
-    claims: &[(NotificationId, Fence)],
-) -> Option<HashSet<(NotificationId, Fence)>> {
+async fn patiently(line: &mut Line, claims: &[(NotificationId, Fence)]) -> Option<HashSet<(NotificationId, Fence)>> {
     let mut patience = Patience::new(Duration::from_millis(50), Duration::from_secs(2), PATIENCE);
     loop {
         match line.begin(claims).await {

@@ -149,7 +149,8 @@ pub async fn run(
     drop(context);
     tracing::info!(worker = settings.worker, routes = settings.routes.len(), "working");
 
-    let mut settling = true;
+    // Whether all results were written, once settling has ended.
+    let mut settled = None;
     let fault = tokio::select! {
         () = shutdown.draining() => None,
         ended = standing.join_next() => Some(match ended {
@@ -164,8 +165,10 @@ pub async fn run(
             Err(error) => Some(format!("a dispatcher failed: {error}")),
         },
         ended = &mut settle_task => {
-            settling = false;
-            Some(format!("settling ended: {ended:?}"))
+            // It ends by itself when nothing can be handed over any more, and can win this race too.
+            let complete = ended.is_ok() && shutdown.is_draining();
+            settled = Some(complete);
+            (!complete).then(|| format!("settling ended: {ended:?}"))
         }
     };
 
@@ -184,7 +187,10 @@ pub async fn run(
             finish.await;
         }
         // Every attempt has ended and with it the last way to hand over a begin or a result.
-        settling && matches!(tokio::time::timeout(FINAL_SETTLE, &mut settle_task).await, Ok(Ok(())))
+        match settled {
+            Some(settled) => settled,
+            None => matches!(tokio::time::timeout(FINAL_SETTLE, &mut settle_task).await, Ok(Ok(()))),
+        }
     };
     let settled = tokio::select! {
         settled = winding_up => settled,

@@ -109,17 +109,29 @@ async fn a_killed_worker_leaves_in_doubt_what_had_begun_and_nothing_else() {
     for id in &rcpt {
         let story = in_state(&db, *id, "sent").await;
         let [lost, sent] = &story.attempts[..] else { panic!("{story:#?}") };
-        assert_eq!((lost.outcome.as_deref(), lost.ended_by.as_deref()), (Some("not_sent"), Some("lease")), "{story:#?}");
+        assert_eq!(
+            (lost.outcome.as_deref(), lost.ended_by.as_deref()),
+            (Some("not_sent"), Some("lease")),
+            "{story:#?}"
+        );
         assert!(lost.begun_at.is_none() && !lost.counted, "{story:#?}");
         assert!(lost.ended_at.unwrap() >= lost.claimed_at + LEASE, "not before the lease was over: {story:#?}");
-        assert_eq!((sent.outcome.as_deref(), story.notification.tries), (Some("sent"), 1), "no try was used up by the crash");
+        assert_eq!(
+            (sent.outcome.as_deref(), story.notification.tries),
+            (Some("sent"), 1),
+            "no try was used up by the crash"
+        );
         assert_eq!(deliveries(&server.mailbox(), *id), 1);
     }
     in_state(&db, waiting, "sent").await;
     for (id, accepted) in body.iter().map(|id| (id, 0)).chain(dot.iter().map(|id| (id, 1))) {
         let story = in_state(&db, *id, "uncertain").await;
         let [lost] = &story.attempts[..] else { panic!("{story:#?}") };
-        assert_eq!((lost.outcome.as_deref(), lost.ended_by.as_deref()), (Some("uncertain"), Some("lease")), "{story:#?}");
+        assert_eq!(
+            (lost.outcome.as_deref(), lost.ended_by.as_deref()),
+            (Some("uncertain"), Some("lease")),
+            "{story:#?}"
+        );
         assert!(lost.begun_at.is_some() && story.notification.doubt_until.is_some(), "{story:#?}");
         assert!(story.notification.resend_at.is_none(), "it is held: {story:#?}");
         assert_eq!(deliveries(&server.mailbox(), *id), accepted);

@@ -53,7 +53,9 @@ async fn the_log_of_a_worker_names_no_address_no_content_and_no_secret() {
         Rule::at(Stage::Rcpt, telling("550 5.1.1")).recipient("refused").label("recipient refused"),
         Rule::at(Stage::Rcpt, telling("450 4.2.1")).recipient("deferred").once().label("recipient deferred"),
         Rule::at(Stage::Data, Action::Reset).recipient("cut").once().label("cut at data"),
-        Rule::at(Stage::Data, Action::reply("oops to refused-local@private-recipient.example")).once().label("no reply at all"),
+        Rule::at(Stage::Data, Action::reply("oops to refused-local@private-recipient.example"))
+            .once()
+            .label("no reply at all"),
         Rule::at(Stage::Body, Action::Reset).recipient("body").once().label("cut in the body"),
         Rule::at(Stage::EndOfData, telling("554 5.6.0")).recipient("content").label("content refused"),
         Rule::at(Stage::EndOfData, Action::Close.after_accepting()).recipient("doubt").label("answer lost"),
@@ -72,7 +74,10 @@ async fn the_log_of_a_worker_names_no_address_no_content_and_no_secret() {
     std::fs::write(&root, tls.root_pem).unwrap();
 
     let mut fates = vec![to("refused"), to("deferred"), to("cut"), to("body"), to("content"), to("doubt"), to("told")];
-    fates.push(NewNotification { recipient: "später-local@private-recipient.example".to_owned(), ..to("international") });
+    fates.push(NewNotification {
+        recipient: "später-local@private-recipient.example".to_owned(),
+        ..to("international")
+    });
     for new in &fates {
         db.enqueue(new).await;
     }

@@ -22,7 +22,8 @@ async fn accepted_during_an_outage(lease: &str, down: Duration) -> (Cluster, Tes
     const ROWS: usize = 20;
     let cluster = own_cluster(&[]);
     let db = TestDb::on(&cluster).await;
-    let server = server([Rule::at(Stage::EndOfData, Action::Proceed.after(Duration::from_secs(1))).label("slow")]).await;
+    let server =
+        server([Rule::at(Stage::EndOfData, Action::Proceed.after(Duration::from_secs(1))).label("slow")]).await;
     let config = config(&db, &server).set("provider_defaults.connections", "20").set("lease.duration", lease);
     let mut ids = Vec::new();
     for _ in 0..ROWS {

@@ -155,8 +155,7 @@ async fn two_workers_behind_a_transaction_pooling_pgbouncer_send_everything_once
     })
     .await;
     assert_eq!((server.mailbox().count(), server.mailbox().duplicates().len()), (ROWS as usize, 0));
-    let attempts: i64 =
-        sqlx::query_scalar("select count(*) from outboxd.attempt").fetch_one(&db.pool).await.unwrap();
+    let attempts: i64 = sqlx::query_scalar("select count(*) from outboxd.attempt").fetch_one(&db.pool).await.unwrap();
     assert_eq!(attempts, i64::from(ROWS), "each at the first attempt");
     for proc in [&mut one, &mut other] {
         proc.terminate();
