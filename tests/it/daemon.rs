@@ -129,6 +129,9 @@ async fn signals_are_heard_while_the_database_is_silent() {
     let mut working = worker(&config);
     in_state(&db, enqueue_to(&db, "jo@example.net").await, "sent").await;
     proxy.stall(Direction::Both);
+    let stalled = Instant::now();
+    let many_polls = Duration::from_secs(1);
+    eventually("a claim hangs", PATIENCE, async || (stalled.elapsed() > many_polls).then_some(())).await;
     working.terminate();
     working.line_with("draining").await;
     let told = Instant::now();
