@@ -8,10 +8,15 @@
 )]
 
 mod claims;
+mod commands;
+mod crashes;
+mod daemon;
 mod docs;
 mod enqueueing;
 mod harness;
+mod logs;
 mod machine;
+mod outages;
 mod outcomes;
 mod postfix;
 mod providers;
@@ -19,3 +24,4 @@ mod regression;
 mod sandbox;
 mod schema;
 mod settling;
+mod wakeups;
