@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use config::ValueKind;
 use secrecy::SecretString;
-use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::Recovery;
 use super::reader::{self, Notes, Section, Table};
@@ -18,7 +16,7 @@ use crate::mail::endpoint::{Auth, Endpoint, Mechanism, Security, Timeouts};
 use crate::mail::pool::Limits;
 use crate::mail::provider::{Dedup, ProviderSettings};
 use crate::mail::rate::Rate;
-use crate::mail::trust::{self, TrustError};
+use crate::mail::trust::{self, ClientConfig, RootCertStore, ServerName, TrustError};
 
 pub(super) const ON_UNCERTAIN: &[(&str, OnUncertain)] = &[
     ("hold", OnUncertain::Hold),
@@ -137,8 +135,8 @@ pub(super) fn read(name: &str, mut s: Section, common: &Common<'_>, notes: &mut 
         dedup.as_ref().map(|dedup| dedup.header.as_str()).filter(|header| !header.eq_ignore_ascii_case("Message-ID"));
     let identity = match Identity::new(common.message_id_domain, header) {
         Ok(identity) => Some(identity),
-        // What is wrong with the domain was said where it was read.
-        Err(_) if common.message_id_domain.is_empty() => None,
+        // What is wrong with the domain or the header was said where it was read.
+        Err(_) if common.message_id_domain.is_empty() || notes.problems.len() > before => None,
         Err(invalid) => {
             notes.problem(format!("{} or mail.message_id_domain: {invalid}", key("dedup.header")));
             None

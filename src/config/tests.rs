@@ -223,7 +223,7 @@ fn without_renewal_a_lease_outlasts_a_whole_attempt_at_every_provider() {
 
 #[test]
 fn a_slow_renewal_must_not_lose_the_lease() {
-    let text = "[database]\nacquire_timeout = \"26s\"";
+    let text = "[database]\nstatement_timeout = \"41s\"";
     refused(&with(text), &["database.statement_timeout", "lease.duration"]);
 }
 

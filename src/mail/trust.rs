@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::CertificateDer;
+pub use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+pub use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// Why no TLS client could be made.
 #[derive(Debug, thiserror::Error)]

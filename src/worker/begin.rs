@@ -54,7 +54,7 @@ pub fn beginner(mut line: Line) -> (Beginner, impl Future<Output = ()> + Send) {
         while receiver.recv_many(&mut asked, BATCH_MAX_ROWS).await > 0 {
             let claims: Vec<_> = asked.iter().map(|(claim, _)| *claim).collect();
             let begun = patiently(&mut line, &claims).await;
-            for ((id, _), answer) in asked.drain(..).map(|((id, fence), answer)| ((id, fence), answer)) {
+            for ((id, _), answer) in asked.drain(..) {
                 let verdict = match &begun {
                     None => Begun::Unknown,
                     Some(begun) if begun.contains(&id) => Begun::Yes,

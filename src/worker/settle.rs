@@ -25,7 +25,7 @@ const QUEUE_MAX_ROWS: usize = 10_000;
 pub struct Settler(mpsc::Sender<Settlement>);
 
 impl Settler {
-    /// Hands a result over. Waits only while the database is so far behind that [`QUEUE_MAX_ROWS`] are waiting.
+    /// Hands a result over. Waits only while the database is so far behind that the queue is full.
     pub async fn settle(&self, settlement: Settlement) {
         if let Err(refused) = self.0.send(settlement).await {
             tracing::error!(id = %refused.0.id(), "result dropped: settling has ended; the lease will tell");

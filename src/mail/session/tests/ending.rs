@@ -68,6 +68,7 @@ async fn a_body_that_only_trickles_away_is_given_up() {
         // Reads until the client hangs up, but never fast enough.
         let mut byte = vec![0; 64 * 1024];
         while peer.0.read(&mut byte).await.is_ok_and(|count| count > 0) {
+            // A peer that is slow on purpose: it takes the body by small bites.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
