@@ -148,6 +148,7 @@ pub async fn run(
     drop(context);
     tracing::info!(worker = settings.worker, routes = settings.routes.len(), "working");
 
+    let mut settling = true;
     let fault = tokio::select! {
         () = shutdown.draining() => None,
         ended = standing.join_next() => Some(match ended {
@@ -161,7 +162,10 @@ pub async fn run(
             Ok(()) => Some("a dispatcher ended".to_owned()),
             Err(error) => Some(format!("a dispatcher failed: {error}")),
         },
-        ended = &mut settle_task => Some(format!("settling ended: {ended:?}")),
+        ended = &mut settle_task => {
+            settling = false;
+            Some(format!("settling ended: {ended:?}"))
+        }
     };
 
     shutdown.drain();
@@ -178,9 +182,9 @@ pub async fn run(
         () = shutdown.aborting() => return Err(anyhow::anyhow!("aborted; leases will tell what was running")),
     }
     // Every attempt has ended and with it the last way to hand over a begin or a result.
-    let settled = !settle_task.is_finished()
+    let settled = settling
         && tokio::select! {
-            done = tokio::time::timeout(FINAL_SETTLE, &mut settle_task) => done.is_ok(),
+            done = tokio::time::timeout(FINAL_SETTLE, &mut settle_task) => matches!(done, Ok(Ok(()))),
             () = shutdown.aborting() => false,
         };
     if !settled {

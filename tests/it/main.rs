@@ -13,3 +13,4 @@ mod harness;
 mod sandbox;
 mod schema;
 mod settling;
+mod worker_process;

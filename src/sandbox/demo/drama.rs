@@ -29,6 +29,9 @@ const OUTAGE: Duration = Duration::from_millis(1_500);
 /// How long it is waited for that a paused worker's leases are gone: their five seconds, and a slow machine.
 const LEASE_LIMIT: Duration = Duration::from_secs(20);
 
+/// How much longer than that a worker is paused.
+const AFTER_LEASE: Duration = Duration::from_secs(2);
+
 /// How long a continued worker may take to hand in what it knows.
 const LATE_LIMIT: Duration = Duration::from_secs(5);
 
@@ -75,6 +78,8 @@ async fn pause(stage: &mut Stage, tell: &impl Fn(String)) -> Result<()> {
     while watch::held(&stage.pool, "B").await? != Held::default() && Instant::now() < until {
         tokio::time::sleep(10 * LOOK_EVERY).await;
     }
+    // Time for the others to act on it: where the provider deduplicates, they send again.
+    tokio::time::sleep(AFTER_LEASE).await;
     let (before, _) = watch::late_results(&stage.pool, "B").await?;
     stage.signal_worker("B", "CONT")?;
     tell("worker B goes on (SIGCONT): its leases are over, others have its notifications".to_owned());
