@@ -8,6 +8,7 @@
 )]
 
 mod claims;
+mod demo;
 mod enqueueing;
 mod harness;
 mod sandbox;

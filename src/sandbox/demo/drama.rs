@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::intent::Part;
+use super::shop::Shop;
 use super::stage::Stage;
 use super::watch::{self, Held};
 
@@ -15,13 +17,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(4);
 const IN_FLIGHT: i64 = 8;
 
 /// How long that is waited for; a small demo never has so many, and is content with one.
-const CROWD_LIMIT: Duration = Duration::from_secs(4);
+const CROWD_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long one is waited for.
-const ANY_LIMIT: Duration = Duration::from_secs(8);
+const ANY_LIMIT: Duration = Duration::from_secs(5);
 
 /// Time between two acts, so that they can be told apart.
-const INTERLUDE: Duration = Duration::from_secs(3);
+const INTERLUDE: Duration = Duration::from_millis(2_500);
 
 /// How long a provider is away.
 const OUTAGE: Duration = Duration::from_millis(1_500);
@@ -36,13 +38,15 @@ const AFTER_LEASE: Duration = Duration::from_secs(2);
 const LATE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Plays it all.
-pub(super) async fn play(stage: &mut Stage, tell: &UnboundedSender<String>) -> Result<()> {
+pub(super) async fn play(stage: &mut Stage, shop: &Shop, tell: &UnboundedSender<String>) -> Result<()> {
     let tell = |text: String| {
         // Nobody listens any more when the demo is being given up.
         let _ = tell.send(text);
     };
 
     tokio::time::sleep(INTERLUDE).await;
+    shop.begin(Part::Newsletter);
+    tell("a newsletter goes out: one account has a backlog".to_owned());
     crowd(stage, "A").await?;
     stage.kill_worker("A")?;
     let Held { begun, claimed } = watch::held(&stage.pool, "A").await?;
@@ -57,6 +61,8 @@ pub(super) async fn play(stage: &mut Stage, tell: &UnboundedSender<String>) -> R
     tell("PostgreSQL was killed (SIGKILL) and has recovered".to_owned());
 
     tokio::time::sleep(INTERLUDE).await;
+    shop.begin(Part::Sale);
+    tell("a sale begins: everybody writes at once".to_owned());
     pause(stage, &tell).await?;
 
     stage.dedup.pause().await;

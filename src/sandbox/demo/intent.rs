@@ -14,11 +14,23 @@ pub(super) const NEWSLETTER: &str = "newsletter";
 /// The other accounts.
 const ACCOUNTS: [&str; 5] = ["acme", "globex", "hooli", "initech", "umbrella"];
 
-/// The share of messages that are the newsletter's, written at once at the start.
-const BACKLOG_SHARE: f64 = 0.3;
+/// Of a hundred messages so many are the newsletter's, and so many the sale's.
+const NEWSLETTER_SHARE: usize = 30;
+const SALE_SHARE: usize = 20;
 
 /// A picture in an album: 400 kB, more than the kernel takes at once.
 const PICTURE_BYTES: usize = 400_000;
+
+/// When a message is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    /// One after the other, all along.
+    Steady,
+    /// All at once: one account's big backlog.
+    Newsletter,
+    /// All at once, of all accounts.
+    Sale,
+}
 
 /// How the writing of a message goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,8 +72,8 @@ pub(super) struct Intent {
     recipients: Vec<String>,
     /// What goes wrong.
     pub(super) fate: Fate,
-    /// Whether it belongs to the backlog.
-    pub(super) backlog: bool,
+    /// When it is written.
+    pub(super) part: Part,
 }
 
 impl Intent {
@@ -95,21 +107,22 @@ fn picture() -> NewAttachment {
     }
 }
 
-/// All that is to be written, the backlog first.
+/// All that is to be written.
 pub(super) fn plan(seed: u64, messages: usize) -> Vec<Intent> {
     let mut draws = StdRng::seed_from_u64(seed);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "a share of a count"
-    )]
-    let backlog = (messages as f64 * BACKLOG_SHARE) as usize;
     (0..messages)
         .map(|number| {
-            let backlog = number < backlog;
-            let account = if backlog { NEWSLETTER } else { ACCOUNTS[draws.random_range(0..ACCOUNTS.len())] };
-            let bulk = backlog || draws.random_bool(0.15);
+            let part = match number * 100 / messages {
+                place if place < NEWSLETTER_SHARE => Part::Newsletter,
+                place if place >= 100 - SALE_SHARE => Part::Sale,
+                _ => Part::Steady,
+            };
+            let (account, bulk) = match part {
+                Part::Newsletter => (NEWSLETTER, 1.0),
+                Part::Steady => (ACCOUNTS[draws.random_range(0..ACCOUNTS.len())], 0.15),
+                Part::Sale => (ACCOUNTS[draws.random_range(0..ACCOUNTS.len())], 0.4),
+            };
+            let bulk = draws.random_bool(bulk);
             let album = !bulk && draws.random_bool(0.02);
             // One in ten tells nobody, one in five two.
             let told = match draws.random_range(0..10) {
@@ -124,7 +137,7 @@ pub(super) fn plan(seed: u64, messages: usize) -> Vec<Intent> {
                 route: if bulk { "bulk" } else { "default" },
                 recipients: (0..told).map(name).collect(),
                 fate: Fate::draw(&mut draws),
-                backlog,
+                part,
             }
         })
         .collect()

@@ -87,7 +87,7 @@ async fn perform(options: &Options, out: &mut dyn Write) -> Result<bool> {
     {
         let mut play = pin!(async {
             let trade = tokio::spawn(std::sync::Arc::clone(&shop).trade());
-            drama::play(&mut stage, &tell).await?;
+            drama::play(&mut stage, &shop, &tell).await?;
             trade.await??;
             let _ = tell.send("everything is written; what is under way comes to its end".to_owned());
             settle(&mut stage).await
@@ -124,7 +124,10 @@ async fn perform(options: &Options, out: &mut dyn Write) -> Result<bool> {
     let verdict = if holds {
         screen.ink(Ink::Good, format_args!("All {} equations hold.", equations.len()))
     } else {
-        screen.ink(Ink::Bad, "The proof fails: this is a fault of outboxd; please report it with the seed and the stories above.")
+        screen.ink(
+            Ink::Bad,
+            "The proof fails: this is a fault of outboxd; please report it with the seed and the stories above.",
+        )
     };
     screen.line(format_args!("\n{verdict}"))?;
     screen.line(report::summary(options.seed, &facts, &equations, seconds))?;

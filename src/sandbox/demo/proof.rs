@@ -122,11 +122,8 @@ fn deliveries(facts: &Facts) -> Vec<Equation> {
     let lost: BTreeSet<String> = &sent - &accepted;
     let hidden: BTreeSet<String> = &failed & &accepted;
     let deduplicated: u64 = facts.taken.iter().map(|taken| taken.deduplicated).sum();
-    let by_server: Vec<String> = facts
-        .taken
-        .iter()
-        .map(|taken| format!("{} by {}", grouped(taken.deliveries.len()), taken.provider))
-        .collect();
+    let by_server: Vec<String> =
+        facts.taken.iter().map(|taken| format!("{} by {}", grouped(taken.deliveries.len()), taken.provider)).collect();
     vec![
         Equation::new(
             "accepted",
@@ -146,7 +143,10 @@ fn deliveries(facts: &Facts) -> Vec<Equation> {
         Equation::new("lost", format!("sent, and accepted by no server: {}", grouped(lost.len())), lost),
         Equation::new(
             "duplicates",
-            format!("ids delivered twice: {} ({deduplicated} repeats were deduplicated by dedup)", grouped(twice.len())),
+            format!(
+                "ids delivered twice: {} ({deduplicated} repeats were deduplicated by dedup)",
+                grouped(twice.len())
+            ),
             twice,
         ),
         Equation::new(

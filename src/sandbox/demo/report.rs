@@ -145,7 +145,9 @@ pub(super) async fn doubts(screen: &mut Screen<'_>, stage: &Stage, facts: &Facts
         let Some(row) = facts.rows.get(id) else { continue };
         let doubt = row.doubt.as_deref().unwrap_or_default();
         let action = match row.state {
-            Some(State::Unresolved) => "look the Message-ID up at the provider: there, it is sent; not there, send it again",
+            Some(State::Unresolved) => {
+                "look the Message-ID up at the provider: there, it is sent; not there, send it again"
+            }
             _ => "wait: evidence may still come, and nothing is resent meanwhile",
         };
         screen.line(format_args!("  {id}  {doubt}\n    next safe action: {action}"))?;
@@ -161,7 +163,8 @@ pub(super) async fn doubts(screen: &mut Screen<'_>, stage: &Stage, facts: &Facts
 
 /// One line for machines and tables.
 pub(super) fn summary(seed: u64, facts: &Facts, equations: &[Equation], seconds: f64) -> String {
-    let offenders = |name| equations.iter().filter(|one| one.name == name).map(|one| one.offenders.len()).sum::<usize>();
+    let offenders =
+        |name| equations.iter().filter(|one| one.name == name).map(|one| one.offenders.len()).sum::<usize>();
     let flagged = facts.ids(Row::flagged);
     let accepted = facts.accepted();
     format!(

@@ -11,18 +11,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::intent::{Fate, Intent};
+use super::intent::{Fate, Intent, Part};
 use crate::domain::ids::NotificationId;
 use crate::retry::Patience;
 use crate::store::enqueue::enqueue;
 
-/// How many write at once.
-const WRITERS: usize = 6;
+/// How many write at once in each part.
+const WRITERS: usize = 4;
 
-/// How long the messages that are no backlog take, at least: so that everything else happens meanwhile.
-const SPREAD: Duration = Duration::from_secs(20);
+/// How long the steady trade takes, at least: so that everything else happens meanwhile.
+const SPREAD: Duration = Duration::from_secs(14);
 
 /// How long one message is tried: a database that is killed is back within a few seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,7 +50,7 @@ impl Ledger {
 pub(super) struct Shop {
     options: PgConnectOptions,
     plan: Vec<Intent>,
-    taken: AtomicUsize,
+    opened: watch::Sender<BTreeSet<Part>>,
     done: AtomicUsize,
     ledger: Mutex<Ledger>,
 }
@@ -68,8 +69,8 @@ impl Shop {
         .execute(&mut conn)
         .await?;
         conn.close().await?;
-        let (taken, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Ok(Arc::new(Self { options, plan, taken, done, ledger: Mutex::default() }))
+        let opened = watch::Sender::new([Part::Steady].into());
+        Ok(Arc::new(Self { options, plan, opened, done: AtomicUsize::new(0), ledger: Mutex::default() }))
     }
 
     /// How many messages there are to write.
@@ -87,12 +88,20 @@ impl Shop {
         self.with_ledger(|ledger| ledger.clone())
     }
 
-    /// Writes everything.
+    /// Begins a part of the trade.
+    pub(super) fn begin(&self, part: Part) {
+        self.opened.send_if_modified(|opened| opened.insert(part));
+    }
+
+    /// Writes everything, each part once it has begun.
     pub(super) async fn trade(self: Arc<Self>) -> Result<()> {
         let mut writers = JoinSet::new();
         let started = Instant::now();
-        for _ in 0..WRITERS {
-            writers.spawn(Arc::clone(&self).write_all(started));
+        for part in [Part::Steady, Part::Newsletter, Part::Sale] {
+            let taken = Arc::new(AtomicUsize::new(0));
+            for _ in 0..WRITERS {
+                writers.spawn(Arc::clone(&self).write_part(part, Arc::clone(&taken), started));
+            }
         }
         while let Some(ended) = writers.join_next().await {
             ended??;
@@ -100,17 +109,17 @@ impl Shop {
         Ok(())
     }
 
-    async fn write_all(self: Arc<Self>, started: Instant) -> Result<()> {
+    /// Writes what of a part nobody else has taken.
+    async fn write_part(self: Arc<Self>, part: Part, taken: Arc<AtomicUsize>, started: Instant) -> Result<()> {
+        let intents: Vec<&Intent> = self.plan.iter().filter(|intent| intent.part == part).collect();
+        let pause = if part == Part::Steady { SPREAD } else { Duration::ZERO } / u32::try_from(intents.len().max(1))?;
+        // The sender lives in `self`, so this cannot fail.
+        let _ = self.opened.subscribe().wait_for(|opened| opened.contains(&part)).await;
         let mut conn = None;
-        let backlog = self.plan.iter().filter(|intent| intent.backlog).count();
-        let pause = SPREAD / u32::try_from((self.plan.len() - backlog).max(1))?;
         loop {
-            let number = self.taken.fetch_add(1, Ordering::Relaxed);
-            let Some(intent) = self.plan.get(number) else { return Ok(()) };
-            if !intent.backlog {
-                let due = started + pause * u32::try_from(number - backlog)?;
-                tokio::time::sleep_until(due.into()).await;
-            }
+            let number = taken.fetch_add(1, Ordering::Relaxed);
+            let Some(intent) = intents.get(number) else { return Ok(()) };
+            tokio::time::sleep_until((started + pause * u32::try_from(number)?).into()).await;
             self.write(&mut conn, intent).await?;
             self.done.fetch_add(1, Ordering::Relaxed);
         }
@@ -130,7 +139,11 @@ impl Shop {
                 Ok(End::Committed { ids, was_there }) => {
                     self.with_ledger(|ledger| {
                         if unknown {
-                            ledger.trouble(if was_there { "unknown commits that had stored" } else { "unknown commits that had not" });
+                            ledger.trouble(if was_there {
+                                "unknown commits that had stored"
+                            } else {
+                                "unknown commits that had not"
+                            });
                         }
                         ledger.committed.insert(intent.key.clone(), ids);
                     });

@@ -121,7 +121,11 @@ impl Stage {
     pub(super) fn check_workers(&mut self) -> Result<()> {
         for worker in self.workers.iter_mut().filter(|worker| !worker.killed) {
             if let Some(status) = worker.child.child().try_wait()? {
-                bail!("worker {} ended by itself ({status}); its last words:\n{}", worker.name, tail(&self.directory, worker.name));
+                bail!(
+                    "worker {} ended by itself ({status}); its last words:\n{}",
+                    worker.name,
+                    tail(&self.directory, worker.name)
+                );
             }
         }
         Ok(())
@@ -142,7 +146,12 @@ impl Stage {
                 tokio::time::sleep(LOOK_EVERY).await;
             };
             worker.killed = true;
-            ensure!(status.success(), "worker {} did not end well ({status}):\n{}", worker.name, tail(&self.directory, worker.name));
+            ensure!(
+                status.success(),
+                "worker {} did not end well ({status}):\n{}",
+                worker.name,
+                tail(&self.directory, worker.name)
+            );
         }
         for server in [&self.dedup, &self.plain] {
             server.pause().await;

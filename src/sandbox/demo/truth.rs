@@ -93,12 +93,7 @@ pub(super) struct Facts {
 
 impl Facts {
     /// Gathers them.
-    pub(super) async fn gather(
-        pool: &PgPool,
-        ledger: Ledger,
-        dedup: &SmtpServer,
-        plain: &SmtpServer,
-    ) -> Result<Self> {
+    pub(super) async fn gather(pool: &PgPool, ledger: Ledger, dedup: &SmtpServer, plain: &SmtpServer) -> Result<Self> {
         let messages: Vec<(String, i32)> =
             sqlx::query_as("select key, notifications from shop.message").fetch_all(pool).await?;
         let begun_without_lease: Vec<String> = sqlx::query_scalar(
@@ -122,7 +117,10 @@ impl Facts {
         .await?;
         Ok(Self {
             ledger,
-            messages: messages.into_iter().map(|(key, count)| (key, usize::try_from(count).unwrap_or_default())).collect(),
+            messages: messages
+                .into_iter()
+                .map(|(key, count)| (key, usize::try_from(count).unwrap_or_default()))
+                .collect(),
             rows: rows(pool).await?,
             taken: vec![Taken::by(dedup, "dedup", "default"), Taken::by(plain, "plain", "bulk")],
             begun_without_lease: begun_without_lease.into_iter().collect(),
@@ -152,7 +150,8 @@ impl Facts {
     }
 }
 
-type Columns = (String, Option<String>, Option<String>, Option<String>, Option<String>, Option<bool>, bool, Option<String>);
+type Columns =
+    (String, Option<String>, Option<String>, Option<String>, Option<String>, Option<bool>, bool, Option<String>);
 
 async fn rows(pool: &PgPool) -> Result<BTreeMap<String, Row>> {
     let rows: Vec<Columns> = sqlx::query_as(
