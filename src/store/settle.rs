@@ -68,7 +68,8 @@ impl Line {
     /// held: its result is late, and is evidence ([`super::evidence`]).
     ///
     /// The statement decides by the database's clock whether a retry or a resend still fits before the deadline or the
-    /// windows, and never lets *failed* hide an earlier attempt that may have been accepted.
+    /// windows, and never lets *failed* hide an earlier attempt that may have been accepted. Where evidence has proved an
+    /// earlier attempt's acceptance meanwhile, it is sent.
     ///
     /// # Errors
     /// When the database cannot be reached; whether they are settled is then unknown, and this may be called again.
@@ -89,8 +90,14 @@ impl Line {
                     as asked (id, fence, next, reason, delay, counted, suspected, outcome, phase, code, enhanced, reply, error)
             ),
             ended as (
-                select asked.*, a.number, a.begun_at, a.dedup_scope, a.dedup_window, a.recovery_window, a.resend_room,
-                    now() + make_interval(secs => asked.delay) as again_at
+                select asked.id, asked.fence, asked.reason, asked.delay, asked.counted, asked.suspected, asked.outcome, asked.phase,
+                    asked.code, asked.enhanced, asked.reply, asked.error, a.number, a.begun_at, a.dedup_scope, a.dedup_window, a.recovery_window, a.resend_room,
+                    now() + make_interval(secs => asked.delay) as again_at,
+                    -- Proof that came while this attempt was running: whatever it came to, nothing is left to be sent.
+                    case when d.doubt_since is not null and exists (
+                        select 1 from outboxd.evidence e
+                        where e.notification_id = asked.id and e.proves in ('accepted', 'delivered', 'bounced')
+                    ) then 'sent' else asked.next end as next
                 from asked
                 join outboxd.delivery d on d.notification_id = asked.id and d.fence = asked.fence and d.lease_until is not null
                 join outboxd.attempt a on a.notification_id = asked.id and a.number = d.attempts
@@ -111,7 +118,8 @@ impl Line {
                              then ended.again_at end,
                         case when v.state = 'uncertain' then v.doubt_until end,
                         d.duplicate_possible
-                            or (d.doubt_since is not null and ended.next in ('sent', 'doubt') and ended.dedup_window is null)
+                            or (d.doubt_since is not null and ended.outcome in ('sent', 'uncertain')
+                                and ended.dedup_window is null)
                     from (
                         select w.*,
                             case

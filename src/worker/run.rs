@@ -148,8 +148,10 @@ pub async fn run(
     drop(context);
     tracing::info!(worker = settings.worker, routes = settings.routes.len(), "working");
 
-    let mut settling = true;
+    let mut settled = None;
     let fault = tokio::select! {
+        // Draining ends dispatchers and then settling: on a busy machine all of it is seen at once, and is no fault.
+        biased;
         () = shutdown.draining() => None,
         ended = standing.join_next() => Some(match ended {
             Some(Ok(name)) => format!("{name} ended"),
@@ -163,8 +165,8 @@ pub async fn run(
             Err(error) => Some(format!("a dispatcher failed: {error}")),
         },
         ended = &mut settle_task => {
-            settling = false;
-            Some(format!("settling ended: {ended:?}"))
+            settled = Some(ended.is_ok() && shutdown.is_draining());
+            (!shutdown.is_draining()).then(|| format!("settling ended: {ended:?}"))
         }
     };
 
@@ -182,11 +184,13 @@ pub async fn run(
         () = shutdown.aborting() => return Err(anyhow::anyhow!("aborted; leases will tell what was running")),
     }
     // Every attempt has ended and with it the last way to hand over a begin or a result.
-    let settled = settling
-        && tokio::select! {
+    let settled = match settled {
+        Some(settled) => settled,
+        None => tokio::select! {
             done = tokio::time::timeout(FINAL_SETTLE, &mut settle_task) => matches!(done, Ok(Ok(()))),
             () = shutdown.aborting() => false,
-        };
+        },
+    };
     if !settled {
         tracing::error!("results not written at shutdown; their leases will tell");
     }

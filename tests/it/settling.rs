@@ -356,6 +356,31 @@ async fn proof_of_acceptance_beside_a_resend_announces_a_duplicate_only_where_th
 }
 
 #[tokio::test]
+async fn proof_of_acceptance_beside_a_resend_stops_the_next_whatever_that_one_came_to() {
+    let db = TestDb::new().await;
+    let mut line = db.line();
+    for (outcome, next) in [
+        (Outcome::Deferred, AT_ONCE),
+        (Outcome::Refused, Next::Fail(FailReason::Refused)),
+        (Outcome::Uncertain, Next::Doubt { resend_after: Some(Duration::ZERO) }),
+    ] {
+        let (late, resend) = resent(&db, &mut line, &claim()).await;
+        line.late_result(&late, "w1").await.unwrap();
+        settle(&mut line, resend, outcome, Phase::EndOfData, next).await;
+        let story = db.story(late.id()).await;
+        let now = &story.notification;
+        assert_eq!((now.state.as_str(), now.doubt_since, now.duplicate_possible), ("sent", None, false), "{outcome}");
+        assert_eq!(story.attempts[1].outcome.as_deref(), Some(outcome.as_str()), "the record tells what it came to");
+    }
+    let (late, _resend) = resent(&db, &mut line, &claim()).await;
+    line.late_result(&late, "w1").await.unwrap();
+    db.sql("update outboxd.delivery set lease_until = now() where lease_until is not null").await.unwrap();
+    line.sweep_leases(12, Duration::ZERO).await.unwrap();
+    let now = db.story(late.id()).await.notification;
+    assert_eq!((now.state.as_str(), now.doubt_since), ("sent", None), "its lease was lost");
+}
+
+#[tokio::test]
 async fn a_batch_settles_each_row_by_its_own_fence() {
     let db = TestDb::new().await;
     let mut line = db.line();
