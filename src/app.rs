@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use secrecy::ExposeSecret as _;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::PgConnection;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -33,12 +33,12 @@ pub fn dsn(database: &Database) -> anyhow::Result<Dsn> {
     .context("database.url")
 }
 
-/// A connection for a one-off command.
+/// A connection for a one-off command: see [`Dsn::connect`].
 ///
 /// # Errors
 /// When the database cannot be reached.
 pub async fn connect(database: &Database) -> anyhow::Result<PgConnection> {
-    PgConnection::connect_with(dsn(database)?.options()).await.context("cannot reach the database (database.url)")
+    dsn(database)?.connect().await.context("cannot reach the database (database.url)")
 }
 
 /// Runs the worker and its health endpoint until `shutdown`.
@@ -88,13 +88,18 @@ pub async fn run_worker(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
 /// Waits for the database, then looks at its schema. `false` when draining began first.
 async fn wait_for_schema(database: &Database, health: &Health, shutdown: &Shutdown) -> anyhow::Result<bool> {
     let mut failures = 0u16;
+    let mut said = String::new();
     while !shutdown.is_draining() {
         let looked = async {
             let mut conn = connect(database).await?;
             let pending = migrate::pending(&mut conn).await?;
             anyhow::Ok(pending)
         };
-        match looked.await {
+        let looked = tokio::select! {
+            looked = looked => looked,
+            () = shutdown.draining() => break,
+        };
+        match looked {
             Ok(0) => {
                 health.schema_current();
                 health.database_answered(Instant::now());
@@ -106,8 +111,11 @@ async fn wait_for_schema(database: &Database, health: &Health, shutdown: &Shutdo
                 anyhow::bail!(problem);
             }
             Err(error) => {
-                if failures == 0 {
-                    tracing::warn!(error = format!("{error:#}"), "waiting for the database");
+                // Once for each trouble: a server that came up may still refuse the password.
+                let error = format!("{error:#}");
+                if error != said {
+                    tracing::warn!(error, "waiting for the database");
+                    said = error;
                 }
                 failures = failures.saturating_add(1);
                 let delay = full_jitter(Duration::from_millis(200), Duration::from_secs(5), failures);

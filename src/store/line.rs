@@ -11,6 +11,18 @@ use sqlx::{ConnectOptions as _, Connection as _};
 /// How much longer than the server's own statement timeout the client waits, for a server that is gone without a word.
 const SILENCE_MARGIN: Duration = Duration::from_secs(5);
 
+/// Every statement here looks rows up by an index, some hundreds at a time. Tables grow from nothing to millions of rows
+/// between two ANALYZEs, so neither a plan kept from when a table was empty nor stale statistics may turn a look-up into
+/// a scan: each execution is planned for the table as it is, and only nested loops over indexes are on offer.
+const PLANNER: [(&str, &str); 6] = [
+    ("plan_cache_mode", "force_custom_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("random_page_cost", "1.1"),
+    ("jit", "off"),
+];
+
 /// Why a statement did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -65,28 +77,43 @@ impl Dsn {
     ) -> Result<Self, sqlx::Error> {
         let mut options: PgConnectOptions = url.parse::<PgConnectOptions>()?.application_name("outboxd");
         if transaction_pooling {
-            options = options.statement_cache_capacity(0);
+            // PgBouncer refuses start-up parameters that it does not know.
+            options = options.statement_cache_capacity(0).extra_float_digits(None);
         } else {
             options = options.options([
                 ("statement_timeout", milliseconds(statement_timeout)),
                 ("lock_timeout", milliseconds(lock_timeout)),
-                // Every statement here is an index look-up. A plan made from stale statistics (a million rows enqueued
-                // since the last ANALYZE) must not turn one into a scan of the table.
-                ("enable_seqscan", "off".to_owned()),
-                ("enable_hashjoin", "off".to_owned()),
-                ("enable_mergejoin", "off".to_owned()),
-                ("jit", "off".to_owned()),
             ]);
+            options = options.options(PLANNER);
         }
         // Statements carry recipients' data: they are never logged.
         let options = options.disable_statement_logging();
         Ok(Self { options, statement_timeout, lock_timeout, transaction_pooling })
     }
 
-    /// The plain connection options, for the listener and for one-off commands.
-    #[must_use]
-    pub fn options(&self) -> &PgConnectOptions {
+    /// The plain connection options, for the listener.
+    pub(super) fn options(&self) -> &PgConnectOptions {
         &self.options
+    }
+
+    /// A connection of its own for a one-off command. With `transaction_pooling` it stands in a transaction, which keeps it
+    /// on one server session: the caller commits what it writes.
+    ///
+    /// # Errors
+    /// When the database cannot be reached or does not answer in time.
+    pub async fn connect(&self) -> Result<PgConnection, StoreError> {
+        let mut conn = bounded(self.limit(), PgConnection::connect_with(&self.options)).await?;
+        self.open_transaction(&mut conn).await?;
+        Ok(conn)
+    }
+
+    /// Opens the transaction that a pooler needs; nothing without one.
+    async fn open_transaction(&self, conn: &mut PgConnection) -> Result<(), StoreError> {
+        if self.transaction_pooling {
+            let opening = sqlx::raw_sql(sqlx::AssertSqlSafe(self.opening_statement()));
+            bounded(self.limit(), opening.execute(conn)).await?;
+        }
+        Ok(())
     }
 
     /// A line that opens when it is first used.
@@ -100,13 +127,13 @@ impl Dsn {
     }
 
     fn opening_statement(&self) -> String {
-        // Named statements that another client left on this server connection would clash with ours.
+        // Named statements that another client left on this server connection would clash with ours. A PgBouncer that keeps
+        // account of named statements (from 1.21 on) sees that they are gone and makes its clients' anew.
         format!(
-            "begin; deallocate all; set local statement_timeout = {}; set local lock_timeout = {}; \
-             set local enable_seqscan = off; set local enable_hashjoin = off; set local enable_mergejoin = off; \
-             set local jit = off",
+            "begin; deallocate all; set local statement_timeout = {}; set local lock_timeout = {}{}",
             self.statement_timeout.as_millis(),
-            self.lock_timeout.as_millis()
+            self.lock_timeout.as_millis(),
+            PLANNER.map(|(name, value)| format!("; set local {name} = {value}")).concat()
         )
     }
 }
@@ -131,9 +158,7 @@ impl Line {
             Some(conn) => conn,
             None => bounded(limit, PgConnection::connect_with(&self.dsn.options)).await?,
         };
-        if self.dsn.transaction_pooling {
-            bounded(limit, sqlx::raw_sql(sqlx::AssertSqlSafe(self.dsn.opening_statement())).execute(&mut conn)).await?;
-        }
+        self.dsn.open_transaction(&mut conn).await?;
         Ok(conn)
     }
 

@@ -83,7 +83,7 @@ impl Line {
                 ) v
             )
             from ended
-            where d.notification_id = ended.notification_id and d.fence = ended.fence and d.lease_until is not null
+            where d.notification_id = ended.notification_id and d.fence = ended.fence and d.state in ('claimed', 'transmitting')
             "#,
             SWEEP_MAX_ROWS,
             i32::from(max_tries),

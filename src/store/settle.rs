@@ -64,7 +64,7 @@ impl From<Next> for Columns {
 }
 
 impl Line {
-    /// Settles many at once and returns those that were settled. Missing from the answer is a claim that is no longer
+    /// Settles many at once and returns the claims that were settled. Missing from the answer is a claim that is no longer
     /// held: its result is late, and is evidence ([`super::evidence`]).
     ///
     /// The statement decides by the database's clock whether a retry or a resend still fits before the deadline or the
@@ -77,30 +77,24 @@ impl Line {
         &mut self,
         settlements: &[Settlement],
         deadline: Duration,
-    ) -> Result<HashSet<NotificationId>, StoreError> {
+    ) -> Result<HashSet<(NotificationId, Fence)>, StoreError> {
         let columns: Vec<Columns> = settlements.iter().map(|settlement| settlement.next.into()).collect();
         let verdicts = || settlements.iter().map(|settlement| &settlement.verdict);
         let replies = || verdicts().map(|verdict| verdict.reply.as_ref());
         let mut conn = self.take().await?;
-        let query = sqlx::query_scalar!(
+        let query = sqlx::query!(
             r#"
             with asked as (
                 select * from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::float8[], $6::bool[], $7::bool[],
-                        $8::text[], $9::text[], $10::smallint[], $11::text[], $12::text[], $13::text[])
-                    as asked (id, fence, next, reason, delay, counted, suspected, outcome, phase, code, enhanced, reply, error)
+                        $8::text[], $9::text[], $10::smallint[], $11::text[], $12::text[], $13::text[], $15::integer[])
+                    as asked (id, fence, next, reason, delay, counted, suspected, outcome, phase, code, enhanced, reply, error,
+                        number)
             ),
             ended as (
-                select asked.id, asked.fence, asked.reason, asked.delay, asked.counted, asked.suspected, asked.outcome, asked.phase,
-                    asked.code, asked.enhanced, asked.reply, asked.error, a.number, a.begun_at, a.dedup_scope, a.dedup_window, a.recovery_window, a.resend_room,
-                    now() + make_interval(secs => asked.delay) as again_at,
-                    -- Proof that came while this attempt was running: whatever it came to, nothing is left to be sent.
-                    case when d.doubt_since is not null and exists (
-                        select 1 from outboxd.evidence e
-                        where e.notification_id = asked.id and e.proves in ('accepted', 'delivered', 'bounced')
-                    ) then 'sent' else asked.next end as next
+                select asked.*, a.begun_at, a.dedup_scope, a.dedup_window, a.recovery_window, a.resend_room,
+                    now() + make_interval(secs => asked.delay) as again_at
                 from asked
-                join outboxd.delivery d on d.notification_id = asked.id and d.fence = asked.fence and d.lease_until is not null
-                join outboxd.attempt a on a.notification_id = asked.id and a.number = d.attempts
+                join outboxd.attempt a on a.notification_id = asked.id and a.number = asked.number
             ),
             settled as (
                 update outboxd.delivery d
@@ -123,47 +117,54 @@ impl Line {
                     from (
                         select w.*,
                             case
-                                when ended.next = 'sent' then 'sent'
-                                when ended.next = 'doubt' then 'uncertain'
-                                when ended.next = 'retry' and not w.overdue
+                                when w.next = 'sent' then 'sent'
+                                when w.next = 'doubt' then 'uncertain'
+                                when w.next = 'retry' and not w.overdue
                                      and (w.doubt_since is null or ended.again_at <= w.resend_until) then 'pending'
                                 when w.doubt_since is not null then 'uncertain'
                                 else 'failed'
                             end as state
                         from (
-                            select
-                                case when ended.next <> 'sent' then
-                                    coalesce(d.doubt_since, case when ended.next = 'doubt' then ended.begun_at end)
+                            select n.next,
+                                case when n.next <> 'sent' then
+                                    coalesce(d.doubt_since, case when n.next = 'doubt' then ended.begun_at end)
                                 end as doubt_since,
-                                case when ended.next <> 'sent' then
-                                    coalesce(d.doubt_until, case when ended.next = 'doubt' then ended.begun_at + ended.recovery_window end)
+                                case when n.next <> 'sent' then
+                                    coalesce(d.doubt_until, case when n.next = 'doubt' then ended.begun_at + ended.recovery_window end)
                                 end as doubt_until,
-                                case when ended.next <> 'sent' then
-                                    coalesce(d.doubt_scope, case when ended.next = 'doubt' then ended.dedup_scope end)
+                                case when n.next <> 'sent' then
+                                    coalesce(d.doubt_scope, case when n.next = 'doubt' then ended.dedup_scope end)
                                 end as doubt_scope,
-                                case when ended.next <> 'sent' then
+                                case when n.next <> 'sent' then
                                     case when d.doubt_since is not null then d.resend_until
-                                         when ended.next = 'doubt' then ended.begun_at + ended.resend_room end
+                                         when n.next = 'doubt' then ended.begun_at + ended.resend_room end
                                 end as resend_until,
                                 coalesce(ended.again_at, now())
                                     >= coalesce(d.expires_at, d.first_due_at + make_interval(secs => $14)) as overdue
+                            from (
+                                -- Proof that came while this attempt was running: whatever it came to, nothing is left to send.
+                                select case when d.doubt_since is not null and exists (
+                                    select 1 from outboxd.evidence e
+                                    where e.notification_id = d.notification_id
+                                      and e.proves in ('accepted', 'delivered', 'bounced')
+                                ) then 'sent' else ended.next end as next
+                            ) n
                         ) w
                     ) v
                 )
                 from ended
-                where d.notification_id = ended.id and d.fence = ended.fence and d.lease_until is not null
-                returning d.notification_id
+                where d.notification_id = ended.id and d.fence = ended.fence and d.state in ('claimed', 'transmitting')
+                returning ended.*
             ),
             recorded as (
                 update outboxd.attempt a
-                set ended_at = now(), ended_by = 'worker', outcome = ended.outcome, phase = ended.phase,
-                    reply_code = ended.code, enhanced_code = ended.enhanced, reply_text = ended.reply, error = ended.error,
-                    counted = ended.counted
-                from ended
-                join settled on settled.notification_id = ended.id
-                where a.notification_id = ended.id and a.number = ended.number
+                set ended_at = now(), ended_by = 'worker', outcome = settled.outcome, phase = settled.phase,
+                    reply_code = settled.code, enhanced_code = settled.enhanced, reply_text = settled.reply,
+                    error = settled.error, counted = settled.counted
+                from settled
+                where a.notification_id = settled.id and a.number = settled.number
             )
-            select notification_id as "id!" from settled
+            select id as "id!", fence as "fence!" from settled
             "#,
             &settlements.iter().map(|settlement| settlement.id.0).collect::<Vec<_>>(),
             &settlements.iter().map(|settlement| settlement.fence.0).collect::<Vec<_>>(),
@@ -179,10 +180,11 @@ impl Line {
             &replies().map(|reply| reply.map(|reply| reply.text.as_str())).collect::<Vec<_>>() as _,
             &verdicts().map(|verdict| verdict.error.as_deref()).collect::<Vec<_>>() as _,
             deadline.as_secs_f64(),
+            &settlements.iter().map(|settlement| settlement.number).collect::<Vec<_>>(),
         );
         let settled = self.bound(query.fetch_all(&mut conn)).await?;
         self.put(conn).await?;
-        Ok(settled.into_iter().map(NotificationId).collect())
+        Ok(settled.into_iter().map(|row| (NotificationId(row.id), Fence(row.fence))).collect())
     }
 }
 

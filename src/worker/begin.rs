@@ -1,5 +1,6 @@
 //! Group commit of *begin*: whatever waits while one statement runs goes into the next.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -54,10 +55,11 @@ pub fn beginner(mut line: Line) -> (Beginner, impl Future<Output = ()> + Send) {
         while receiver.recv_many(&mut asked, BATCH_MAX_ROWS).await > 0 {
             let claims: Vec<_> = asked.iter().map(|(claim, _)| *claim).collect();
             let begun = patiently(&mut line, &claims).await;
-            for ((id, _), answer) in asked.drain(..) {
+            for (claim, answer) in asked.drain(..) {
                 let verdict = match &begun {
                     None => Begun::Unknown,
-                    Some(begun) if begun.contains(&id) => Begun::Yes,
+                    // By claim, not by notification: a batch may hold a stale claim beside the present one.
+                    Some(begun) if begun.contains(&claim) => Begun::Yes,
                     Some(_) => Begun::Refused,
                 };
                 // A sender that has gone has dropped its connection, and nothing leaves.
@@ -68,10 +70,7 @@ pub fn beginner(mut line: Line) -> (Beginner, impl Future<Output = ()> + Send) {
     (Beginner(sender), serve)
 }
 
-async fn patiently(
-    line: &mut Line,
-    claims: &[(NotificationId, Fence)],
-) -> Option<std::collections::HashSet<NotificationId>> {
+async fn patiently(line: &mut Line, claims: &[(NotificationId, Fence)]) -> Option<HashSet<(NotificationId, Fence)>> {
     let mut patience = Patience::new(Duration::from_millis(50), Duration::from_secs(2), PATIENCE);
     loop {
         match line.begin(claims).await {

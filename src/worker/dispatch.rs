@@ -207,11 +207,12 @@ impl Dispatcher {
     }
 
     fn start(&self, ticket: Ticket, claimed: Claimed) {
-        self.context.held.add(claimed.id(), claimed.fence());
+        let holding = self.context.held.hold(claimed.id(), claimed.fence());
         let share = self.budget.take(claimed.size_bytes());
         let (context, freed) = (Arc::clone(&self.context), self.freed.clone());
         self.attempts.spawn(async move {
             deliver(context, ticket, claimed).await;
+            holding.handed_over();
             drop(share);
             freed.send_replace(());
         });

@@ -60,7 +60,8 @@ pub struct Settings {
 /// the database answers.
 ///
 /// # Errors
-/// Names the task that ended by itself: none ever should.
+/// Names the task that ended by itself: none ever should. Also when results could not be written at the end, and when
+/// aborted: leases then tell what is known.
 pub async fn run(
     settings: Settings,
     dsn: &Dsn,
@@ -171,37 +172,38 @@ pub async fn run(
     };
 
     shutdown.drain();
-    while dispatchers.join_next().await.is_some() {}
-    attempts.close();
-    tracing::info!(running = attempts.len(), "draining: no new claims");
-    tokio::select! {
-        () = attempts.wait() => {}
-        () = tokio::time::sleep(settings.grace) => {
+    let winding_up = async {
+        tracing::info!(running = attempts.len(), "draining: no new claims");
+        let finish = async {
+            while dispatchers.join_next().await.is_some() {}
+            attempts.close();
+            attempts.wait().await;
+        };
+        tokio::pin!(finish);
+        if tokio::time::timeout(settings.grace, &mut finish).await.is_err() {
             tracing::warn!(running = attempts.len(), "grace period over: giving back what has not begun");
             cut.cancel();
-            attempts.wait().await;
+            finish.await;
         }
-        () = shutdown.aborting() => return Err(anyhow::anyhow!("aborted; leases will tell what was running")),
-    }
-    // Every attempt has ended and with it the last way to hand over a begin or a result.
-    let settled = match settled {
-        Some(settled) => settled,
-        None => tokio::select! {
-            done = tokio::time::timeout(FINAL_SETTLE, &mut settle_task) => matches!(done, Ok(Ok(()))),
-            () = shutdown.aborting() => false,
-        },
+        // Every attempt has ended and with it the last way to hand over a begin or a result.
+        match settled {
+            Some(settled) => settled,
+            None => matches!(tokio::time::timeout(FINAL_SETTLE, &mut settle_task).await, Ok(Ok(()))),
+        }
     };
-    if !settled {
-        tracing::error!("results not written at shutdown; their leases will tell");
-    }
+    let settled = tokio::select! {
+        settled = winding_up => settled,
+        () = shutdown.aborting() => anyhow::bail!("aborted; leases will tell what was running"),
+    };
     begin_task.abort();
     standing.shutdown().await;
     for provider in settings.routes.values().flatten() {
         provider.pool().clear();
     }
-    tracing::info!("drained");
-    match fault {
-        Some(fault) => Err(anyhow::anyhow!(fault)),
-        None => Ok(()),
+    if let Some(fault) = fault {
+        anyhow::bail!(fault);
     }
+    anyhow::ensure!(settled, "not all results could be written at shutdown; their leases will tell");
+    tracing::info!("drained");
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::domain::ids::NotificationId;
+use crate::domain::ids::{Fence, NotificationId};
 use crate::retry::Patience;
 use crate::store::evidence::Late;
 use crate::store::settle::Settlement;
@@ -70,7 +70,7 @@ pub fn settler(
 async fn write(line: &mut Line, results: &[Settlement], settings: &SettleSettings) {
     match patiently(line, results, settings).await {
         Ok(settled) => {
-            for late in results.iter().filter(|result| !settled.contains(&result.id())) {
+            for late in results.iter().filter(|result| !settled.contains(&(result.id(), result.fence()))) {
                 record_late(line, late, settings).await;
             }
         }
@@ -94,7 +94,7 @@ async fn patiently(
     line: &mut Line,
     results: &[Settlement],
     settings: &SettleSettings,
-) -> Result<HashSet<NotificationId>, StoreError> {
+) -> Result<HashSet<(NotificationId, Fence)>, StoreError> {
     let mut patience = Patience::new(Duration::from_millis(50), Duration::from_secs(5), settings.patience);
     loop {
         match line.settle(results, settings.deadline).await {

@@ -156,8 +156,9 @@ async fn begin_is_refused_when_the_fence_is_stale_or_the_lease_is_over() {
     let second = ready(&mut line, &claim(), 1).await.remove(0);
     assert!(second.fence() > first.fence());
     assert!(line.begin(&[stale]).await.unwrap().is_empty());
-    assert!(line.begin(&[(second.id(), second.fence())]).await.unwrap().contains(&second.id()));
-    assert!(line.begin(&[(second.id(), second.fence())]).await.unwrap().contains(&second.id()), "and may be repeated");
+    let present = (second.id(), second.fence());
+    assert!(line.begin(&[stale, present]).await.unwrap().iter().eq(&[present]), "also in the present claim's company");
+    assert!(line.begin(&[present]).await.unwrap().contains(&present), "and may be repeated");
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod claims;
 mod demo;
 mod enqueueing;
 mod harness;
+mod machine;
 mod sandbox;
 mod schema;
 mod settling;

@@ -17,9 +17,9 @@ const IN_A_MINUTE: Next = Next::Retry { delay: Duration::from_secs(60), counted:
 const DOUBT: Next = Next::Doubt { resend_after: Some(Duration::from_secs(60)) };
 
 async fn settle(line: &mut Line, claimed: Claimed, outcome: Outcome, phase: Phase, next: Next) {
-    let id = claimed.id();
+    let claim = (claimed.id(), claimed.fence());
     let settled = line.settle(&[Settlement::new(claimed, verdict(outcome, phase), next)], 96 * LONG).await.unwrap();
-    assert!(settled.contains(&id));
+    assert!(settled.contains(&claim));
 }
 
 /// Claims and begins one notification.
@@ -238,7 +238,7 @@ async fn settling_twice_is_the_same_as_settling_once() {
     let claimed = begun(&db, &mut line, &claim()).await;
     let id = claimed.id();
     let result = Settlement::new(claimed, verdict(Outcome::Sent, Phase::EndOfData), Next::Sent);
-    assert!(line.settle(std::slice::from_ref(&result), LONG).await.unwrap().contains(&id));
+    assert!(line.settle(std::slice::from_ref(&result), LONG).await.unwrap().contains(&(id, result.fence())));
     assert!(line.settle(std::slice::from_ref(&result), LONG).await.unwrap().is_empty());
     assert_eq!(line.late_result(&result, "w1").await.unwrap(), Late::AlreadySettled);
     assert!(db.story(id).await.evidence.is_empty());
@@ -391,7 +391,7 @@ async fn a_batch_settles_each_row_by_its_own_fence() {
             db.age(claimed.id(), "2 hours").await;
             line.sweep_leases(12, LONG).await.unwrap();
         }
-        ids.push(claimed.id());
+        ids.push((claimed.id(), claimed.fence()));
         batch.push(Settlement::new(claimed, verdict(Outcome::Sent, Phase::EndOfData), Next::Sent));
     }
     let settled = line.settle(&batch, LONG).await.unwrap();

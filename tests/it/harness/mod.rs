@@ -10,10 +10,12 @@ mod db;
 mod process;
 pub(crate) mod rows;
 mod wait;
+mod worker;
 
 pub(crate) use db::{TestDb, cluster};
 pub(crate) use process::Proc;
 pub(crate) use wait::{PATIENCE, eventually};
+pub(crate) use worker::{Config, Worker};
 
 /// Says something past the test runner's capture, which hides what a passing test prints.
 pub(crate) fn say(text: &str) {
