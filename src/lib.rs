@@ -1,4 +1,21 @@
 //! outboxd: a transactional outbox notification worker on PostgreSQL.
+//!
+//! A producer calls [`enqueue`] inside its own transaction, or the SQL function `outboxd.enqueue` from any language; the
+//! program `outboxd worker` brings each notification to a known outcome. `docs/producers.md` is the producer's contract,
+//! `docs/architecture.md` tells how the worker does it, and `docs/state-machine.md` lists every state and why it is left.
+//!
+//! The rooms, from the ground up; a lower one never knows a higher one, and rooms on one floor do not know each other:
+//!
+//! | room | what it owns |
+//! | --- | --- |
+//! | [`domain`] | the rules, pure: states, outcomes, content, addresses, what follows from what |
+//! | [`retry`], [`shutdown`] | delays with jitter; stopping in two stages |
+//! | [`store`] | every SQL statement |
+//! | [`mail`] | every byte that is said to a provider, and what its answers prove |
+//! | [`config`] | settings, read once and checked as a whole; the only reader of the environment |
+//! | [`worker`], [`http`], [`telemetry`] | when and what to send; health; the log |
+//! | [`app`], [`sandbox`] | the composition root; a private PostgreSQL, Postfix and SMTP server for demo and tests |
+//! | [`cli`] | one file a subcommand |
 pub mod app;
 pub mod cli;
 pub mod config;
@@ -11,3 +28,11 @@ pub mod shutdown;
 pub mod store;
 pub mod telemetry;
 pub mod worker;
+
+pub use domain::ids::NotificationId;
+pub use store::enqueue::{EnqueueError, NewAttachment, NewNotification, enqueue};
+
+/// Compiles the Rust in the producer's contract.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/producers.md")]
+pub struct ProducersContract;

@@ -149,10 +149,9 @@ pub async fn run(
     drop(context);
     tracing::info!(worker = settings.worker, routes = settings.routes.len(), "working");
 
+    // Whether all results were written, once settling has ended.
     let mut settled = None;
     let fault = tokio::select! {
-        // Draining ends dispatchers and then settling: on a busy machine all of it is seen at once, and is no fault.
-        biased;
         () = shutdown.draining() => None,
         ended = standing.join_next() => Some(match ended {
             Some(Ok(name)) => format!("{name} ended"),
@@ -166,8 +165,10 @@ pub async fn run(
             Err(error) => Some(format!("a dispatcher failed: {error}")),
         },
         ended = &mut settle_task => {
-            settled = Some(ended.is_ok() && shutdown.is_draining());
-            (!shutdown.is_draining()).then(|| format!("settling ended: {ended:?}"))
+            // It ends by itself when nothing can be handed over any more, and can win this race too.
+            let complete = ended.is_ok() && shutdown.is_draining();
+            settled = Some(complete);
+            (!complete).then(|| format!("settling ended: {ended:?}"))
         }
     };
 

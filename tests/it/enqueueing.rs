@@ -227,3 +227,16 @@ async fn only_one_transaction_in_a_slot_of_ten_milliseconds_carries_a_notify() {
     }
     assert!(hints >= 1 && hints <= slots, "{hints} hints in {slots} slots");
 }
+
+#[tokio::test]
+async fn at_repeatable_read_a_race_over_one_key_is_a_serialization_failure_and_not_a_second_notification() {
+    let db = TestDb::new().await;
+    let keyed = NewNotification { dedup_key: Some("order-1".to_owned()), ..plain("acme") };
+    let mut second = db.pool.begin_with("begin isolation level repeatable read").await.unwrap();
+    // Its snapshot is older than the first one's commit.
+    sqlx::query("select 1").execute(&mut *second).await.unwrap();
+    db.enqueue(&keyed).await;
+    let refused = enqueue(&mut second, &keyed).await.unwrap_err();
+    let EnqueueError::Database(error) = refused else { panic!("{refused:?}") };
+    assert_eq!(error.as_database_error().unwrap().code().as_deref(), Some("40001"));
+}

@@ -9,9 +9,12 @@
 
 mod claims;
 mod demo;
+mod docs;
 mod enqueueing;
 mod harness;
 mod machine;
+mod postfix;
+mod regression;
 mod sandbox;
 mod schema;
 mod settling;

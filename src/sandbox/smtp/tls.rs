@@ -17,6 +17,8 @@ pub struct SelfSigned {
     pub root_der: CertificateDer<'static>,
     /// The root certificate, for a file.
     pub root_pem: String,
+    /// The server's private key and its certificate, for the file of a server that is a program of its own.
+    pub server_pem: String,
 }
 
 /// Makes a root and a certificate for these host names and IP addresses.
@@ -35,10 +37,11 @@ pub fn self_signed(names: &[&str]) -> io::Result<SelfSigned> {
     let key = KeyPair::generate().map_err(io::Error::other)?;
     let leaf = CertificateParams::new(names).and_then(|leaf| leaf.signed_by(&key, &root)).map_err(io::Error::other)?;
 
+    let server_pem = format!("{}{}", key.serialize_pem(), leaf.pem());
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(vec![leaf.der().clone()], key))
         .map_err(io::Error::other)?;
-    Ok(SelfSigned { server: Arc::new(server), root_der: root.der().clone(), root_pem: root.pem() })
+    Ok(SelfSigned { server: Arc::new(server), root_der: root.der().clone(), root_pem: root.pem(), server_pem })
 }

@@ -1,0 +1,167 @@
+//! What the documents promise, held against the real thing.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use outboxd::domain::address::{ADDRESS_MAX_OCTETS, LOCAL_PART_MAX_OCTETS};
+use outboxd::domain::content::limits;
+use outboxd::domain::outcome::{Outcome, Phase};
+use outboxd::domain::policy::Next;
+use outboxd::store::enqueue::NewNotification;
+use outboxd::store::settle::Settlement;
+
+use crate::harness::rows::{LONG, holding, plain, ready, verdict};
+use crate::harness::{Proc, TestDb};
+
+const PRODUCERS: &str = include_str!("../../docs/producers.md");
+const README: &str = include_str!("../../README.md");
+
+/// The blocks of code in `text` that are marked as `language`.
+fn blocks(text: &str, language: &str) -> Vec<String> {
+    let opening = format!("```{language}\n");
+    text.split(&opening).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+}
+
+/// The rows of the table of parameters, cell by cell, without the backticks.
+fn documented_parameters() -> Vec<Vec<String>> {
+    let (_, table) = PRODUCERS.split_once("| parameter |").expect("the table of parameters");
+    table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect())
+        .collect()
+}
+
+#[tokio::test]
+async fn the_documented_parameters_are_those_of_the_function_and_of_the_rust_form() {
+    let db = TestDb::new().await;
+    let real: Vec<(String, String, Option<String>)> = sqlx::query_as(
+        "select proargnames[n], format_type(proargtypes[n - 1], null), pg_get_function_arg_default(oid, n)
+         from pg_proc, generate_series(1, pronargs) n where oid = 'outboxd.enqueue'::regproc order by n",
+    )
+    .fetch_all(&db.pool)
+    .await
+    .unwrap();
+    let real: Vec<Vec<String>> = real
+        .into_iter()
+        .map(|(name, kind, default)| {
+            let default = default.map(|default| default.split("::").next().unwrap().trim_matches('\'').to_owned());
+            let default = default.map(|default| if default == "NULL" { "null".to_owned() } else { default });
+            vec![
+                name,
+                kind.replace("timestamp with time zone", "timestamptz"),
+                default.unwrap_or("required".to_owned()),
+            ]
+        })
+        .collect();
+    let documented = documented_parameters();
+    assert_eq!(documented.iter().map(|row| row[..3].to_vec()).collect::<Vec<_>>(), real);
+
+    let rust = serde_json::to_value(NewNotification::default()).unwrap();
+    let fields: BTreeSet<&str> = rust.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(fields, real.iter().map(|row| row[0].as_str()).collect());
+}
+
+#[test]
+fn the_documented_limits_are_the_ones_in_force() {
+    let parameters = documented_parameters();
+    for (name, limit) in [
+        ("sender", ADDRESS_MAX_OCTETS),
+        ("recipient", LOCAL_PART_MAX_OCTETS),
+        ("subject", limits::SUBJECT_MAX_OCTETS),
+        ("body_text", limits::BODY_MAX_OCTETS),
+        ("body_html", limits::BODY_MAX_OCTETS),
+        ("sender_name", limits::NAME_MAX_OCTETS),
+        ("recipient_name", limits::NAME_MAX_OCTETS),
+        ("headers", limits::HEADERS_MAX_COUNT),
+        ("headers", limits::HEADER_NAME_MAX_OCTETS),
+        // Without the colon and the space.
+        ("headers", limits::HEADER_MAX_OCTETS - 2),
+        ("attachments", limits::ATTACHMENTS_MAX_COUNT),
+        ("attachments", limits::ATTACHMENTS_MAX_OCTETS),
+        ("list_unsubscribe", limits::LIST_UNSUBSCRIBE_MAX_OCTETS),
+    ] {
+        let row = parameters.iter().find(|row| row[0] == name).expect("the parameter");
+        let numbers: Vec<usize> = row[3].split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+        assert!(numbers.contains(&limit), "{name}: {limit} is not in {:?}", row[3]);
+    }
+}
+
+#[tokio::test]
+async fn the_sql_for_producers_does_what_it_says_and_the_rights_suffice() {
+    let db = TestDb::new().await;
+    let [order, rights] = &blocks(PRODUCERS, "sql")[..] else { panic!("two blocks of SQL") };
+    db.sql(order).await.unwrap();
+    let keys: Vec<String> =
+        sqlx::query_scalar("select dedup_key from outboxd.outbox join shop_order on dedup_key = 'order-' || shop_order.id || '-confirmation'")
+            .fetch_all(&db.pool)
+            .await
+            .unwrap();
+    assert_eq!(keys, ["order-17-confirmation"]);
+
+    // A role belongs to the whole cluster, so it needs a name of its own.
+    let role = format!("shop_{}", std::process::id());
+    db.sql(&rights.replace("shop;", &format!("{role};"))).await.unwrap();
+    let mut conn = db.pool.acquire().await.unwrap();
+    sqlx::query(sqlx::AssertSqlSafe(format!("set role {role}"))).execute(&mut *conn).await.unwrap();
+    let new = NewNotification { dedup_key: Some("mine".to_owned()), ..plain("acme") };
+    let id = outboxd::enqueue(&mut conn, &new).await.unwrap();
+    assert_eq!(outboxd::enqueue(&mut conn, &new).await.unwrap(), id);
+    for forbidden in [
+        "select subject from outboxd.outbox",
+        "update outboxd.delivery set state = 'sent'",
+        "delete from outboxd.outbox",
+    ] {
+        let refused = sqlx::query(forbidden).execute(&mut *conn).await.unwrap_err();
+        let code = refused.as_database_error().and_then(|error| error.code()).map(|code| code.into_owned());
+        assert_eq!(code.as_deref(), Some("42501"), "{forbidden}");
+    }
+    sqlx::query("reset role").execute(&mut *conn).await.unwrap();
+    db.sql(&format!("drop owned by {role}; drop role {role}")).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_readmes_sql_runs_and_finds_what_waits_for_a_person() {
+    let db = TestDb::new().await;
+    let [enqueue, waiting] = &blocks(README, "sql")[..] else { panic!("two blocks of SQL") };
+    db.sql(enqueue).await.unwrap();
+    let ask = || sqlx::query(sqlx::AssertSqlSafe(waiting.clone())).fetch_all(&db.pool);
+    assert!(ask().await.unwrap().is_empty());
+
+    let mut line = db.line();
+    let claimed = ready(&mut line, &holding(), 1).await.remove(0);
+    line.begin(&[(claimed.id(), claimed.fence())]).await.unwrap();
+    let doubt =
+        Settlement::new(claimed, verdict(Outcome::Uncertain, Phase::EndOfData), Next::Doubt { resend_after: None });
+    line.settle(&[doubt], 96 * LONG).await.unwrap();
+    assert_eq!(ask().await.unwrap().len(), 1);
+}
+
+#[test]
+fn every_link_from_one_document_to_a_file_leads_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["", "docs", "docs/decisions"].map(|folder| root.join(folder));
+    let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
+    let mut links = 0;
+    for file in files.filter(|file| file.extension().is_some_and(|extension| extension == "md")) {
+        let text = fs::read_to_string(&file).unwrap();
+        for rest in text.split("](").skip(1) {
+            let target = rest.split([')', '#']).next().unwrap();
+            if !target.is_empty() && !target.contains("://") {
+                links += 1;
+                assert!(file.parent().unwrap().join(target).exists(), "{}: {target}", file.display());
+            }
+        }
+    }
+    assert!(links > 10);
+}
+
+#[tokio::test]
+async fn the_readmes_configuration_is_usable() {
+    let [config] = &blocks(README, "toml")[..] else { panic!("one block of TOML") };
+    let mut check = Proc::start(&["config", "check"], config);
+    let ended = check.ended().await;
+    assert!(ended.success() && check.log().contains("the configuration is usable"), "{}", check.log());
+}
