@@ -1,6 +1,6 @@
 //! The demo, in small: it proves what it claims, and cleans up after itself.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -16,7 +16,10 @@ async fn a_small_demo_proves_both_sides_equal_and_leaves_nothing_behind() {
     // PostgreSQL's own account has to write there, too.
     std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o777)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_outboxd"));
-    command.args(["demo", "--quiet", "--messages", "200", "--seed", "7"]).env("TMPDIR", place.path()).kill_on_drop(true);
+    command
+        .args(["demo", "--quiet", "--messages", "200", "--seed", "7"])
+        .env("TMPDIR", place.path())
+        .kill_on_drop(true);
     let output = timeout(LIMIT, command.output()).await.expect("the demo ends").unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));

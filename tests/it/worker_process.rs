@@ -1,4 +1,4 @@
-//! The worker as a process, in situations that only a real one comes into: a provider with every slot taken, a stop signal.
+//! The worker in situations that a single send never comes into: a provider with every slot taken, a stop signal.
 
 use std::time::Duration;
 
@@ -8,17 +8,7 @@ use outboxd::sandbox::smtp::{Action, Dedup, Options, Rule, Script, SmtpServer, S
 use outboxd::store::settle::Settlement;
 
 use crate::harness::rows::{LONG, claim, plain, verdict};
-use crate::harness::{PATIENCE, Proc, TestDb, eventually};
-
-/// A worker's configuration with one provider in clear; `provider` is added to its section, which comes last.
-fn config(db: &TestDb, server: &SmtpServer, provider: &str) -> String {
-    format!(
-        "database.url = {:?}\nops.listen = \"\"\nmail.message_id_domain = \"example.org\"\nworker.poll_interval = \"50ms\"\n\
-         [provider.primary]\nhost = \"127.0.0.1\"\nport = {}\nsecurity = \"plaintext\"\n{provider}",
-        db.url,
-        server.addr().port()
-    )
-}
+use crate::harness::{Config, PATIENCE, Proc, TestDb, Worker, eventually};
 
 #[tokio::test]
 async fn what_is_in_doubt_is_resent_although_a_backlog_takes_every_slot() {
@@ -41,9 +31,13 @@ async fn what_is_in_doubt_is_resent_although_a_backlog_takes_every_slot() {
     let dedup = Dedup { header: "X-Notification-ID".to_owned(), window: 24 * LONG };
     let options = Options { script: Script::new([slow]), dedup: Some(dedup), ..Options::default() };
     let server = SmtpServer::start(options).await.unwrap();
-    let terms = "connections = 1\non_uncertain = \"resend-within-window\"\ndedup.window = \"24h\"\n\
-                 dedup.header = \"X-Notification-ID\"\n";
-    let _worker = Proc::start(&["worker"], &config(&db, &server, terms));
+    let config = Config::new(&db)
+        .provider("primary", server.addr())
+        .set("provider.primary.connections", "1")
+        .set("provider.primary.on_uncertain", "resend-within-window")
+        .set("provider.primary.dedup.header", "X-Notification-ID")
+        .set("provider.primary.dedup.window", "24h");
+    let worker = Worker::start(&config);
     let backlog = eventually("all that is in doubt is resent", PATIENCE, async || {
         let (doubts, backlog): (i64, i64) = sqlx::query_as(
             "select count(*) filter (where attempts > 1 and state = 'sent'), count(*) filter (where attempts <= 1 and state <> 'sent')
@@ -56,6 +50,7 @@ async fn what_is_in_doubt_is_resent_although_a_backlog_takes_every_slot() {
     })
     .await;
     assert!(backlog > BACKLOG / 4, "of {BACKLOG} others {backlog} are left");
+    worker.drain().await;
 }
 
 #[tokio::test]
@@ -63,8 +58,11 @@ async fn an_answer_that_came_while_the_process_was_stopped_is_read_when_it_goes_
     let db = TestDb::new().await;
     let slow = Rule::at(Stage::EndOfData, Action::Proceed.after(Duration::from_millis(200))).label("asked");
     let server = SmtpServer::start(Options { script: Script::new([slow]), ..Options::default() }).await.unwrap();
-    let limits = "send_deadline = \"500ms\"\ntimeouts.end_of_data = \"500ms\"\n";
-    let worker = Proc::start(&["worker"], &config(&db, &server, limits));
+    let config = Config::new(&db)
+        .provider("primary", server.addr())
+        .set("provider.primary.send_deadline", "500ms")
+        .set("provider.primary.timeouts.end_of_data", "500ms");
+    let worker = Proc::start(&["worker"], &config.text());
     let id = db.enqueue(&plain("acme")).await;
     server.script().wait_fired("asked", 1).await;
     worker.pause();

@@ -16,7 +16,7 @@ use crate::domain::state::State;
 const OFFENDERS_SHOWN: usize = 5;
 
 /// How many of what is in doubt are told one by one.
-const DOUBTS_SHOWN: usize = 3;
+const DOUBTS_SHOWN: usize = 5;
 
 /// What a state says.
 const fn meaning(state: State) -> &'static str {
@@ -141,16 +141,18 @@ pub(super) async fn doubts(screen: &mut Screen<'_>, stage: &Stage, facts: &Facts
         screen.line(format_args!("  {route:<9}{doubt:<50}{accepted:>10}{not:>10}"))?;
     }
     screen.line("  The last two columns only the servers know: from the outside both look the same. That is why they are flagged.")?;
-    for id in flagged.iter().take(DOUBTS_SHOWN) {
-        let Some(row) = facts.rows.get(id) else { continue };
-        let doubt = row.doubt.as_deref().unwrap_or_default();
-        let action = match row.state {
-            Some(State::Unresolved) => {
-                "look the Message-ID up at the provider: there, it is sent; not there, send it again"
-            }
-            _ => "wait: evidence may still come, and nothing is resent meanwhile",
+    let mut shown: BTreeMap<(Option<State>, Option<&str>), &String> = BTreeMap::new();
+    for (id, row) in facts.rows.iter().filter(|(id, _)| flagged.contains(*id)) {
+        shown.entry((row.state, row.doubt.as_deref())).or_insert(id);
+    }
+    screen.line("  A few of them, and the next safe action:")?;
+    for ((state, doubt), id) in shown.into_iter().take(DOUBTS_SHOWN) {
+        let (state, doubt) = (state.map_or("?", State::as_str), doubt.unwrap_or("?"));
+        let action = match state {
+            "unresolved" => "look its Message-ID up at the provider: there, it is sent; not there, send it again",
+            _ => "wait for evidence until its window is over; nothing is resent meanwhile",
         };
-        screen.line(format_args!("  {id}  {doubt}\n    next safe action: {action}"))?;
+        screen.line(format_args!("  {id}  {state}; {doubt}\n    {action}"))?;
     }
     if let Some(id) = flagged.first() {
         screen.line(screen.ink(Ink::Notice, format_args!("\n  $ outboxd show {id}")))?;
