@@ -3,6 +3,7 @@
 //! A new command is a file here and a variant of [`Command`].
 
 pub mod config_check;
+pub mod demo;
 pub mod enqueue;
 pub mod migrate;
 pub mod show;
@@ -56,6 +57,8 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// See it work: real parts, every fault at once, and a proof
+    Demo(demo::Args),
     /// Send what is in the outbox until told to stop: SIGTERM drains, a second one aborts
     Worker,
     /// Apply the database migrations that this release brings
@@ -86,6 +89,7 @@ impl Cli {
         let out = &mut std::io::stdout();
         match self.command {
             Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, loaded, out),
+            Command::Demo(args) => in_runtime(demo::run(&args, out)),
             Command::Worker => in_runtime(worker::run(loaded?)),
             Command::Migrate => in_runtime(migrate::run(&loaded?, out)),
             Command::Enqueue(args) => in_runtime(enqueue::run(*args, &loaded?, &mut std::io::stdin(), out)),

@@ -48,6 +48,9 @@ pub struct Known {
     pub this_was_sent: bool,
     /// Whether this attempt is the running one: claimed or transmitting.
     pub this_is_running: bool,
+    /// Whether all attempts that may have been accepted are one acceptance: there is no other than this, or the provider
+    /// takes them for the same message.
+    pub one_acceptance: bool,
     /// Whether any attempt is still in doubt once this evidence counts.
     pub doubt_left: bool,
     /// Whether the evidence says that the refusal was for good.
@@ -72,6 +75,7 @@ pub fn judge(proof: Proof, known: Known) -> Consequence {
     let twice = Consequence { duplicate_possible: true, ..Consequence::default() };
     let disputed = Consequence { contradiction: true, ..Consequence::default() };
     let nothing = Consequence::default();
+    let same = known.this_was_sent || known.one_acceptance;
     match (proof, known.state) {
         (Proof::Inconclusive, _) => nothing,
 
@@ -79,15 +83,20 @@ pub fn judge(proof: Proof, known: Known) -> Consequence {
             Proof::Accepted | Proof::Delivered,
             State::Pending | State::Claimed | State::Uncertain | State::Unresolved,
         ) => to(State::Sent),
-        // The running attempt's own answer is its worker's to settle; an earlier one's means that two are out.
-        (Proof::Accepted | Proof::Delivered | Proof::Bounced, State::Transmitting) if known.this_is_running => nothing,
+        // The running attempt's own answer is its worker's to settle; an earlier one's means that two are out, unless the
+        // provider takes them for one.
+        (Proof::Accepted | Proof::Delivered | Proof::Bounced, State::Transmitting)
+            if known.this_is_running || known.one_acceptance =>
+        {
+            nothing
+        }
         (Proof::Accepted | Proof::Delivered | Proof::Bounced, State::Transmitting) => twice,
-        (Proof::Accepted | Proof::Delivered, State::Sent | State::Bounced) if known.this_was_sent => nothing,
+        (Proof::Accepted | Proof::Delivered, State::Sent | State::Bounced) if same => nothing,
         (Proof::Accepted | Proof::Delivered, State::Sent | State::Bounced) => twice,
         (Proof::Accepted | Proof::Delivered | Proof::Bounced, State::Failed | State::Cancelled) => disputed,
 
         (Proof::Bounced, State::Pending | State::Claimed | State::Uncertain | State::Unresolved) => to(State::Bounced),
-        (Proof::Bounced, State::Sent) if known.this_was_sent => to(State::Bounced),
+        (Proof::Bounced, State::Sent) if same => to(State::Bounced),
         (Proof::Bounced, State::Sent) => twice,
         (Proof::Bounced, State::Bounced) => nothing,
 
@@ -114,12 +123,13 @@ mod tests {
 
     fn every_known() -> impl Iterator<Item = Known> {
         State::ALL.into_iter().flat_map(|state| {
-            (0..16u8).map(move |bits| Known {
+            (0..32u8).map(move |bits| Known {
                 state,
                 this_was_sent: bits & 1 != 0,
                 this_is_running: bits & 2 != 0,
                 doubt_left: bits & 4 != 0,
                 refused: bits & 8 != 0,
+                one_acceptance: bits & 16 != 0,
             })
         })
     }
@@ -149,6 +159,16 @@ mod tests {
         for known in every_known() {
             for proof in [Proof::Accepted, Proof::Delivered, Proof::Bounced] {
                 assert_ne!(judge(proof, known).next, Some(State::Pending), "{proof:?} {known:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn attempts_that_are_one_acceptance_announce_no_duplicate_and_others_do() {
+        for known in every_known().filter(|known| !known.this_was_sent && !known.this_is_running) {
+            for state in [State::Transmitting, State::Sent] {
+                let judged = judge(Proof::Accepted, Known { state, ..known });
+                assert_eq!(judged.duplicate_possible, !known.one_acceptance, "{known:?}");
             }
         }
     }

@@ -8,6 +8,7 @@ pub mod compose;
 mod delay;
 pub mod endpoint;
 mod header;
+pub mod limit;
 pub mod open;
 pub mod pool;
 pub mod provider;

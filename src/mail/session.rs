@@ -13,6 +13,7 @@ pub use super::body::inspect;
 use super::body::inspect_address;
 use super::classify::{Cause, Failure, SERVICE_CLOSING};
 pub use super::endpoint::{Auth, Endpoint, Mechanism, Security, Timeouts};
+use super::limit::within;
 use super::open::{Capabilities, open};
 use super::reply::Severity;
 use super::stream::Connection;
@@ -264,7 +265,7 @@ impl Session {
 
     /// Takes the next reply.
     async fn hear(&mut self, limit: Duration) -> Result<Reply, Failure> {
-        match timeout(limit, self.connection.reply()).await {
+        match within(limit, self.connection.reply()).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(cause)) => Err(Failure::new(self.phase, cause)),
             Err(_) => Err(Failure::new(self.phase, Cause::Timeout(limit))),

@@ -2,6 +2,7 @@
 //! and what stands or breaks between them and the program.
 
 pub mod cluster;
+pub mod demo;
 pub mod guardian;
 mod listener;
 pub mod pgbouncer;

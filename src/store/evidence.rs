@@ -116,7 +116,21 @@ async fn apply(tx: &mut PgConnection, evidence: &Evidence<'_>) -> Weighed<State>
     // The first attempt that is still in doubt: uncertain, and nothing proves that it was not accepted.
     let known = sqlx::query!(
         r#"
-        select d.state, d.attempts, this.outcome as this_outcome, doubt.begun_at as "doubt_since?"
+        select d.state, d.attempts, this.outcome as this_outcome, doubt.begun_at as "doubt_since?",
+            not exists (
+                select 1 from outboxd.attempt other
+                where other.notification_id = d.notification_id and other.number <> this.number
+                  and other.begun_at is not null and coalesce(other.outcome in ('uncertain', 'sent'), true)
+                  and not exists (
+                      select 1 from outboxd.evidence e
+                      where e.notification_id = other.notification_id and e.attempt_number = other.number
+                        and e.proves = 'not_accepted')
+                  and not (other.dedup_scope = this.dedup_scope and this.begun_at is not null
+                           and other.dedup_window is not null and this.dedup_window is not null
+                           -- least() passes over a null: a resend that a person decided has no room of its own.
+                           and greatest(other.begun_at, this.begun_at) - least(other.begun_at, this.begun_at)
+                               <= least(other.dedup_window, this.dedup_window, other.resend_room, this.resend_room))
+            ) as "one_acceptance!"
         from outboxd.delivery d
         join outboxd.attempt this on this.notification_id = d.notification_id and this.number = $2
         left join lateral (
@@ -146,6 +160,7 @@ async fn apply(tx: &mut PgConnection, evidence: &Evidence<'_>) -> Weighed<State>
             state,
             this_was_sent: known.this_outcome.as_deref() == Some(Outcome::Sent.as_str()),
             this_is_running: state.leased() && known.attempts == evidence.number,
+            one_acceptance: known.one_acceptance,
             doubt_left: known.doubt_since.is_some(),
             refused: evidence.refused,
         },

@@ -16,7 +16,7 @@ pub const MAX_LOST_CLAIMS: i16 = 10;
 
 impl Line {
     /// Ends the attempts whose lease ran out: before *begin* nothing can have left, so the notification is pending
-    /// again at once and at no cost; after it, it is uncertain.
+    /// again at once and at no cost; after it, it is uncertain, unless evidence has proved an earlier attempt's acceptance.
     ///
     /// # Errors
     /// When the database cannot be reached.
@@ -25,7 +25,11 @@ impl Line {
         let query = sqlx::query!(
             r#"
             with lost as (
-                select d.notification_id, d.attempts, d.state as was, d.fence
+                select d.notification_id, d.attempts, d.state as was, d.fence,
+                    d.doubt_since is not null and exists (
+                        select 1 from outboxd.evidence e
+                        where e.notification_id = d.notification_id and e.proves in ('accepted', 'delivered', 'bounced')
+                    ) as proven
                 from outboxd.delivery d
                 where d.lease_until <= now()
                 order by d.lease_until
@@ -41,7 +45,7 @@ impl Line {
                     counted = lost.was = 'transmitting'
                 from lost
                 where a.notification_id = lost.notification_id and a.number = lost.attempts
-                returning a.*
+                returning a.*, lost.proven
             )
             update outboxd.delivery d
             set (state, changed_at, reason, due_at, ready, worker, lease_until, tries, lost_claims, doubt_since,
@@ -59,17 +63,22 @@ impl Line {
                         or (d.state = 'transmitting' and d.doubt_since is not null and ended.dedup_window is null)
                 from (
                     select
-                        case when d.state = 'transmitting' then 'uncertain'
+                        case when ended.proven then 'sent'
+                             when d.state = 'transmitting' then 'uncertain'
                              when d.lost_claims + 1 < $4 then 'pending'
                              when d.doubt_since is not null then 'uncertain'
                              else 'failed' end as state,
-                        case when d.state = 'transmitting' then coalesce(d.doubt_since, ended.begun_at)
+                        case when ended.proven then null
+                             when d.state = 'transmitting' then coalesce(d.doubt_since, ended.begun_at)
                              else d.doubt_since end as doubt_since,
-                        case when d.state = 'transmitting' then coalesce(d.doubt_until, ended.begun_at + ended.recovery_window)
+                        case when ended.proven then null
+                             when d.state = 'transmitting' then coalesce(d.doubt_until, ended.begun_at + ended.recovery_window)
                              else d.doubt_until end as doubt_until,
-                        case when d.state = 'transmitting' then coalesce(d.doubt_scope, ended.dedup_scope)
+                        case when ended.proven then null
+                             when d.state = 'transmitting' then coalesce(d.doubt_scope, ended.dedup_scope)
                              else d.doubt_scope end as doubt_scope,
-                        case when d.state = 'transmitting' and d.doubt_since is null then ended.begun_at + ended.resend_room
+                        case when ended.proven then null
+                             when d.state = 'transmitting' and d.doubt_since is null then ended.begun_at + ended.resend_room
                              else d.resend_until end as resend_until
                 ) v
             )

@@ -75,7 +75,8 @@ impl Line {
     /// held: its result is late, and is evidence ([`super::evidence`]).
     ///
     /// The statement decides by the database's clock whether a retry or a resend still fits before the deadline or the
-    /// windows, and never lets *failed* hide an earlier attempt that may have been accepted.
+    /// windows, and never lets *failed* hide an earlier attempt that may have been accepted. Where evidence has proved an
+    /// earlier attempt's acceptance meanwhile, it is sent.
     ///
     /// # Errors
     /// When the database cannot be reached; whether they are settled is then unknown, and this may be called again.
@@ -118,34 +119,43 @@ impl Line {
                              then ended.again_at end,
                         case when v.state = 'uncertain' then v.doubt_until end,
                         d.duplicate_possible
-                            or (d.doubt_since is not null and ended.next in ('sent', 'doubt') and ended.dedup_window is null)
+                            or (d.doubt_since is not null and ended.outcome in ('sent', 'uncertain')
+                                and ended.dedup_window is null)
                     from (
                         select w.*,
                             case
-                                when ended.next = 'sent' then 'sent'
-                                when ended.next = 'doubt' then 'uncertain'
-                                when ended.next = 'retry' and not w.overdue
+                                when w.next = 'sent' then 'sent'
+                                when w.next = 'doubt' then 'uncertain'
+                                when w.next = 'retry' and not w.overdue
                                      and (w.doubt_since is null or ended.again_at <= w.resend_until) then 'pending'
                                 when w.doubt_since is not null then 'uncertain'
                                 else 'failed'
                             end as state
                         from (
-                            select
-                                case when ended.next <> 'sent' then
-                                    coalesce(d.doubt_since, case when ended.next = 'doubt' then ended.begun_at end)
+                            select n.next,
+                                case when n.next <> 'sent' then
+                                    coalesce(d.doubt_since, case when n.next = 'doubt' then ended.begun_at end)
                                 end as doubt_since,
-                                case when ended.next <> 'sent' then
-                                    coalesce(d.doubt_until, case when ended.next = 'doubt' then ended.begun_at + ended.recovery_window end)
+                                case when n.next <> 'sent' then
+                                    coalesce(d.doubt_until, case when n.next = 'doubt' then ended.begun_at + ended.recovery_window end)
                                 end as doubt_until,
-                                case when ended.next <> 'sent' then
-                                    coalesce(d.doubt_scope, case when ended.next = 'doubt' then ended.dedup_scope end)
+                                case when n.next <> 'sent' then
+                                    coalesce(d.doubt_scope, case when n.next = 'doubt' then ended.dedup_scope end)
                                 end as doubt_scope,
-                                case when ended.next <> 'sent' then
+                                case when n.next <> 'sent' then
                                     case when d.doubt_since is not null then d.resend_until
-                                         when ended.next = 'doubt' then ended.begun_at + ended.resend_room end
+                                         when n.next = 'doubt' then ended.begun_at + ended.resend_room end
                                 end as resend_until,
                                 coalesce(ended.again_at, now())
                                     >= coalesce(d.expires_at, d.first_due_at + make_interval(secs => $14)) as overdue
+                            from (
+                                -- Proof that came while this attempt was running: whatever it came to, nothing is left to send.
+                                select case when d.doubt_since is not null and exists (
+                                    select 1 from outboxd.evidence e
+                                    where e.notification_id = d.notification_id
+                                      and e.proves in ('accepted', 'delivered', 'bounced')
+                                ) then 'sent' else ended.next end as next
+                            ) n
                         ) w
                     ) v
                 )

@@ -13,6 +13,7 @@ use crate::domain::outcome::{Blame, Outcome, Phase, Verdict};
 use crate::domain::policy::{FailReason, Next, RetryPolicy, next};
 use crate::mail::classify::{Cause, Failure, accepted, classify, stated_delay};
 use crate::mail::compose::{Composed, compose};
+use crate::mail::limit::within;
 use crate::mail::provider::{Provider, Ticket};
 use crate::mail::session::{Envelope, Session};
 use crate::retry::full_jitter;
@@ -168,7 +169,7 @@ async fn transact(
         Begun::Unknown => return Err(Broken::NotBegun("begin could not be recorded")),
     }
     let deadline = provider.settings().send_deadline;
-    match tokio::time::timeout(deadline, session.transmit(&composed.bytes)).await {
+    match within(deadline, session.transmit(&composed.bytes)).await {
         Ok(reply) => Ok(accepted(reply?)),
         Err(_) => Err(Failure { phase: session.phase(), cause: Cause::Timeout(deadline) }.into()),
     }

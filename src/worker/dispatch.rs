@@ -100,17 +100,12 @@ impl Dispatcher {
     /// Runs until draining begins.
     pub async fn run(mut self, shutdown: Shutdown) {
         let mut turn = Turn::default();
-        let mut next_resends = Instant::now();
+        let mut next_resends = vec![Instant::now(); self.providers.len()];
         let mut failures = 0u16;
         let mut freed = self.freed.subscribe();
         while !shutdown.is_draining() {
             let round = async {
-                if Instant::now() >= next_resends {
-                    next_resends = Instant::now() + RESENDS_EVERY;
-                    for provider in self.providers.clone() {
-                        self.claim_for(&provider, What::Resends).await?;
-                    }
-                }
+                self.claim_resends(&mut next_resends).await?;
                 match self.choose(Instant::now()) {
                     Choice::Provider(provider) => {
                         let claimed = self.claim_for(&provider, What::Ready(&mut turn)).await?;
@@ -154,6 +149,22 @@ impl Dispatcher {
                 },
             }
         }
+    }
+
+    /// Claims what is to be resent, before anything new: its time is short, and a backlog would take every slot. Each
+    /// provider is asked when it has room, and again at once where there may be more than that.
+    async fn claim_resends(&mut self, next: &mut [Instant]) -> Result<(), StoreError> {
+        for (provider, next) in self.providers.clone().iter().zip(next) {
+            let now = Instant::now();
+            let room = provider.room(now).messages.min(self.settings.claim_max);
+            if room == 0 || now < *next {
+                continue;
+            }
+            if self.claim_for(provider, What::Resends).await? < room as usize {
+                *next = now + RESENDS_EVERY;
+            }
+        }
+        Ok(())
     }
 
     /// The first provider that may be handed messages now. Another than the preferred one is chosen only while those

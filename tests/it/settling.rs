@@ -304,7 +304,7 @@ async fn proof_of_acceptance_stops_a_resend_that_has_not_begun() {
 }
 
 #[tokio::test]
-async fn proof_of_acceptance_after_a_resend_has_begun_says_that_a_duplicate_is_possible() {
+async fn proof_of_acceptance_after_a_resend_began_too_late_to_be_deduplicated_says_that_a_duplicate_is_possible() {
     let db = TestDb::new().await;
     let mut line = db.line();
     let result = late(&db, &mut line, Outcome::Sent, Next::Sent).await;
@@ -317,6 +317,67 @@ async fn proof_of_acceptance_after_a_resend_has_begun_says_that_a_duplicate_is_p
     settle(&mut line, resend, Outcome::Sent, Phase::EndOfData, Next::Sent).await;
     let notification = db.story(result.id()).await.notification;
     assert_eq!((notification.state.as_str(), notification.duplicate_possible), ("sent", true));
+}
+
+/// A notification whose worker lost its lease after *begin*, and whose resend has begun since; with the late result.
+async fn resent(db: &TestDb, line: &mut Line, claim: &Claim) -> (Settlement, Claimed) {
+    let first = begun(db, line, claim).await;
+    let id = first.id();
+    let late = Settlement::new(first, verdict(Outcome::Sent, Phase::EndOfData), Next::Sent);
+    db.sql("update outboxd.delivery set lease_until = now() where lease_until is not null").await.unwrap();
+    line.sweep_leases(12, Duration::ZERO).await.unwrap();
+    line.release_resends(96 * LONG).await.unwrap();
+    let resend = line.claim(claim, What::Resends, 10, u64::MAX).await.unwrap().remove(0);
+    assert_eq!(line.begin(&[(id, resend.fence())]).await.unwrap().len(), 1);
+    (late, resend)
+}
+
+#[tokio::test]
+async fn proof_of_acceptance_beside_a_resend_announces_a_duplicate_only_where_the_provider_does_not_deduplicate() {
+    let db = TestDb::new().await;
+    let mut line = db.line();
+    let mut careless = claim();
+    careless.dedup_window = None;
+    for (claim, duplicate) in [(claim(), false), (careless, true)] {
+        for settled_first in [false, true] {
+            let (late, resend) = resent(&db, &mut line, &claim).await;
+            let id = late.id();
+            if settled_first {
+                settle(&mut line, resend, Outcome::Sent, Phase::EndOfData, Next::Sent).await;
+                line.late_result(&late, "w1").await.unwrap();
+            } else {
+                line.late_result(&late, "w1").await.unwrap();
+                settle(&mut line, resend, Outcome::Sent, Phase::EndOfData, Next::Sent).await;
+            }
+            let now = db.story(id).await.notification;
+            assert_eq!((now.state.as_str(), now.duplicate_possible), ("sent", duplicate), "{claim:?} {settled_first}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn proof_of_acceptance_beside_a_resend_stops_the_next_whatever_that_one_came_to() {
+    let db = TestDb::new().await;
+    let mut line = db.line();
+    for (outcome, next) in [
+        (Outcome::Deferred, AT_ONCE),
+        (Outcome::Refused, Next::Fail(FailReason::Refused)),
+        (Outcome::Uncertain, Next::Doubt { resend_after: Some(Duration::ZERO) }),
+    ] {
+        let (late, resend) = resent(&db, &mut line, &claim()).await;
+        line.late_result(&late, "w1").await.unwrap();
+        settle(&mut line, resend, outcome, Phase::EndOfData, next).await;
+        let story = db.story(late.id()).await;
+        let now = &story.notification;
+        assert_eq!((now.state.as_str(), now.doubt_since, now.duplicate_possible), ("sent", None, false), "{outcome}");
+        assert_eq!(story.attempts[1].outcome.as_deref(), Some(outcome.as_str()), "the record tells what it came to");
+    }
+    let (late, _resend) = resent(&db, &mut line, &claim()).await;
+    line.late_result(&late, "w1").await.unwrap();
+    db.sql("update outboxd.delivery set lease_until = now() where lease_until is not null").await.unwrap();
+    line.sweep_leases(12, Duration::ZERO).await.unwrap();
+    let now = db.story(late.id()).await.notification;
+    assert_eq!((now.state.as_str(), now.doubt_since), ("sent", None), "its lease was lost");
 }
 
 #[tokio::test]
