@@ -1,7 +1,6 @@
 //! The whole story of one notification, for a person: what was promised, what was tried, what is known.
 
 use serde::Serialize;
-use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -104,13 +103,12 @@ pub struct Evidence {
     pub recorded_by: String,
 }
 
-/// Reads the whole story as of one moment; `None` where there is no such notification. `conn` must be outside a transaction.
+/// Reads the whole story; `None` where there is no such notification. It is the story of one moment where `conn` is in a
+/// transaction that repeats its reads; else a worker may have gone on between the state and the attempts.
 ///
 /// # Errors
 /// When the database cannot be read.
 pub async fn story(conn: &mut PgConnection, id: NotificationId) -> Result<Option<Story>, sqlx::Error> {
-    // One snapshot, so that the state and the attempts do not contradict each other while a worker is at work.
-    let mut tx = conn.begin_with("begin isolation level repeatable read read only").await?;
     let notification = sqlx::query_as!(
         Notification,
         r#"
@@ -124,7 +122,7 @@ pub async fn story(conn: &mut PgConnection, id: NotificationId) -> Result<Option
         "#,
         id.0
     )
-    .fetch_optional(&mut *tx)
+    .fetch_optional(&mut *conn)
     .await?;
     let Some(notification) = notification else { return Ok(None) };
     let attempts = sqlx::query_as!(
@@ -136,7 +134,7 @@ pub async fn story(conn: &mut PgConnection, id: NotificationId) -> Result<Option
         "#,
         id.0
     )
-    .fetch_all(&mut *tx)
+    .fetch_all(&mut *conn)
     .await?;
     let evidence = sqlx::query_as!(
         Evidence,
@@ -146,8 +144,7 @@ pub async fn story(conn: &mut PgConnection, id: NotificationId) -> Result<Option
         "#,
         id.0
     )
-    .fetch_all(&mut *tx)
+    .fetch_all(conn)
     .await?;
-    tx.commit().await?;
     Ok(Some(Story { notification, attempts, evidence }))
 }

@@ -88,9 +88,10 @@ impl TestDb {
         claimed.remove(0)
     }
 
-    /// The whole story of a notification.
+    /// The whole story of a notification, as of one moment.
     pub(crate) async fn story(&self, id: NotificationId) -> Story {
-        story(&mut self.pool.acquire().await.unwrap(), id).await.unwrap().expect("a notification of this id")
+        let mut tx = self.pool.begin_with("begin isolation level repeatable read read only").await.unwrap();
+        story(&mut tx, id).await.unwrap().expect("a notification of this id")
     }
 
     /// Its state.
