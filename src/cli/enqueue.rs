@@ -90,7 +90,9 @@ fn from_json(input: &mut impl Read) -> anyhow::Result<NewNotification> {
     let mut text = String::new();
     input.take(INPUT_MAX_BYTES + 1).read_to_string(&mut text).context("standard input is not UTF-8 text")?;
     anyhow::ensure!(text.len() as u64 <= INPUT_MAX_BYTES, "standard input is over {INPUT_MAX_BYTES} bytes");
-    serde_json::from_str(&text).context("standard input is not a notification in JSON")
+    // The path names the field: serde's own words only tell what was found there.
+    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_str(&text))
+        .context("standard input is not a notification in JSON; docs/producers.md describes every field")
 }
 
 fn from_flags(args: Args) -> NewNotification {

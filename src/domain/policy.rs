@@ -131,6 +131,10 @@ pub struct Record {
 /// time the provider is probed with one message, so a provider that refuses everything meets many different ones.
 pub const MAX_SUSPICIONS: u16 = 5;
 
+/// How often where the provider has accepted something else lately. Not never: the first refusals of a provider that begins
+/// to refuse everything look the same, and what follows in the next second tells them apart.
+pub const MAX_SUSPICIONS_IF_PROVEN: u16 = 1;
+
 /// The delay after a provider's fault: short, since the circuit breaker holds the provider back, but not nothing, so that
 /// a fault below the breaker's threshold does not spin.
 pub const FAULT_DELAY: Duration = Duration::from_secs(1);
@@ -146,8 +150,9 @@ pub fn next(
     provider_proven: bool,
     jitter: impl Fn(Duration, Duration, u16) -> Duration,
 ) -> Next {
+    let suspicions_max = if provider_proven { MAX_SUSPICIONS_IF_PROVEN } else { MAX_SUSPICIONS };
     let blame = match verdict.blame {
-        Blame::Suspect if provider_proven || record.suspicions >= MAX_SUSPICIONS => Blame::Notification,
+        Blame::Suspect if record.suspicions >= suspicions_max => Blame::Notification,
         Blame::Provider if verdict.phase.offered() && record.suspicions >= MAX_SUSPICIONS => Blame::Notification,
         blame => blame,
     };
@@ -158,7 +163,8 @@ pub fn next(
             resend_after: (record.tries + 1 < policy.max_tries).then(|| jitter(policy.base, policy.cap, record.tries)),
         },
         (Outcome::NotSent | Outcome::Deferred | Outcome::Refused, Blame::Provider | Blame::Suspect) => Next::Retry {
-            delay: wait(jitter(FAULT_DELAY, FAULT_DELAY, 0)),
+            // Without jitter where one more look decides: others' refusals must have had the time to come in.
+            delay: wait(if provider_proven { FAULT_DELAY } else { jitter(FAULT_DELAY, FAULT_DELAY, 0) }),
             counted: false,
             suspected: verdict.phase.offered(),
         },
@@ -169,5 +175,79 @@ pub fn next(
             }
             Next::Retry { delay: wait(jitter(policy.base, policy.cap, record.tries)), counted: true, suspected: false }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::outcome::Phase;
+
+    const POLICY: RetryPolicy = RetryPolicy {
+        base: Duration::from_secs(30),
+        cap: Duration::from_secs(3_600),
+        max_tries: 3,
+        deadline: Duration::from_secs(345_600),
+        stated_delay_cap: Duration::from_secs(7_200),
+    };
+
+    fn verdict(outcome: Outcome, blame: Blame) -> Verdict {
+        Verdict { outcome, phase: Phase::Rcpt, blame, reply: None, error: None }
+    }
+
+    fn after(verdict: &Verdict, record: Record, proven: bool) -> Next {
+        next(verdict, record, &POLICY, None, proven, |base, _, _| base)
+    }
+
+    #[test]
+    fn a_suspect_is_put_back_five_times_by_an_unknown_provider_and_once_by_a_proven_one() {
+        for outcome in [Outcome::NotSent, Outcome::Deferred, Outcome::Refused] {
+            for (proven, max) in [(false, MAX_SUSPICIONS), (true, MAX_SUSPICIONS_IF_PROVEN)] {
+                for suspicions in 0..8 {
+                    let next = after(&verdict(outcome, Blame::Suspect), Record { tries: 0, suspicions }, proven);
+                    let put_back = matches!(next, Next::Retry { counted: false, suspected: true, .. });
+                    assert_eq!(put_back, suspicions < max, "{outcome} {proven} {suspicions}: {next:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_second_look_at_a_proven_provider_comes_no_sooner_than_the_fault_delay() {
+        let none = |_, _, _| Duration::ZERO;
+        let suspect = verdict(Outcome::Refused, Blame::Suspect);
+        let next = next(&suspect, Record::default(), &POLICY, None, true, none);
+        assert_eq!(next, Next::Retry { delay: FAULT_DELAY, counted: false, suspected: true });
+    }
+
+    #[test]
+    fn tries_are_used_up_by_the_notifications_own_faults_alone() {
+        for (outcome, last) in [(Outcome::NotSent, FailReason::Exhausted), (Outcome::Deferred, FailReason::Exhausted)] {
+            let own = verdict(outcome, Blame::Notification);
+            let first = after(&own, Record { tries: 1, suspicions: 0 }, true);
+            assert!(matches!(first, Next::Retry { counted: true, suspected: false, .. }), "{first:?}");
+            assert_eq!(after(&own, Record { tries: 2, suspicions: 0 }, true), Next::Fail(last));
+            let fault = Verdict { phase: Phase::Connect, ..verdict(outcome, Blame::Provider) };
+            let free = after(&fault, Record { tries: 2, suspicions: 9 }, true);
+            assert!(matches!(free, Next::Retry { counted: false, suspected: false, .. }), "{free:?}");
+        }
+    }
+
+    #[test]
+    fn a_stated_delay_lengthens_a_delay_up_to_its_cap_and_never_shortens_it() {
+        for (stated, delay) in [(1, 30), (120, 120), (1_000_000, 7_200)] {
+            let own = verdict(Outcome::Deferred, Blame::Notification);
+            let stated = Some(Duration::from_secs(stated));
+            let next = next(&own, Record::default(), &POLICY, stated, true, |base, _, _| base);
+            assert_eq!(next, Next::Retry { delay: Duration::from_secs(delay), counted: true, suspected: false });
+        }
+    }
+
+    #[test]
+    fn doubt_is_resent_only_while_a_try_is_left() {
+        let doubt = verdict(Outcome::Uncertain, Blame::Suspect);
+        let with = |tries| after(&doubt, Record { tries, suspicions: 0 }, false);
+        assert_eq!(with(1), Next::Doubt { resend_after: Some(POLICY.base) });
+        assert_eq!(with(2), Next::Doubt { resend_after: None });
     }
 }

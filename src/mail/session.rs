@@ -111,8 +111,9 @@ impl Session {
         self.phase = Phase::Mail;
         self.inspect_offer(envelope, size).map_err(|why| Failure::new(Phase::Mail, Cause::Unsendable(why)))?;
         self.offers += 1;
-        if self.state == State::Unfinished {
-            self.reset().await?;
+        // A session that cannot be reset is as good as closed: an answer to RSET is none to this message.
+        if self.state == State::Unfinished && self.reset().await.is_err() {
+            return Err(Failure::new(Phase::Mail, Cause::Closed));
         }
         if self.state != State::Ready {
             return Err(Failure::new(Phase::Mail, Cause::Protocol("the session is not ready for MAIL")));

@@ -5,10 +5,11 @@
 
 use std::ffi::OsStr;
 use std::io::Write as _;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use rand::RngExt as _;
@@ -19,6 +20,9 @@ const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// How many ports are tried before giving up: with half of [`PORTS`] taken, all of these fail once in a million runs.
 const PORT_TRIES: usize = 20;
+
+/// How long a server may take until it listens or is gone: it takes milliseconds, on a busy machine tens of them.
+const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 
 /// The account a program runs under when this process is root and the program refuses to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +87,23 @@ pub fn free_port() -> Result<u16> {
         .map(|_| rand::rng().random_range(PORTS))
         .find(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
         .ok_or_else(|| anyhow!("no free port found on 127.0.0.1 in {PORTS:?}"))
+}
+
+/// Waits until a connection to `address` is accepted, or until it no longer is.
+pub(super) fn wait_until(address: SocketAddr, listening: bool) -> Result<()> {
+    /// How often it is looked: a start is worth no finer grain.
+    const LOOK_EVERY: Duration = Duration::from_millis(10);
+    let until = Instant::now() + LISTEN_LIMIT;
+    while TcpStream::connect_timeout(&address, LISTEN_LIMIT).is_ok() != listening {
+        if Instant::now() > until {
+            bail!(
+                "{address} {} after {LISTEN_LIMIT:?}",
+                if listening { "is not listened on" } else { "is still listened on" }
+            );
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
 }
 
 /// Sends a signal, named as in `kill -s` (`TERM`, `KILL`, `STOP`, `CONT`), to a process.

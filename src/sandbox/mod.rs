@@ -1,9 +1,11 @@
-//! Real parts for the demo and the tests: a private PostgreSQL cluster and a scriptable SMTP server.
+//! Real parts for the demo and the tests: a private PostgreSQL cluster, a scriptable SMTP server,
+//! and what stands or breaks between them and the program.
 
 pub mod cluster;
 pub mod demo;
 pub mod guardian;
 mod listener;
+pub mod pgbouncer;
 pub mod postfix;
 mod programs;
 pub mod proxy;

@@ -4,15 +4,14 @@
 //! machine's own Postfix, asks no name server, and sends nothing anywhere: what is not for [`DOMAIN`] is refused or fails.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::guardian::{Account, GuardedChild, Guardian, command, free_port, is_root, run};
+use super::guardian::{Account, GuardedChild, Guardian, command, free_port, is_root, run, wait_until};
 use super::programs;
 
 /// Mail to anybody at this domain is delivered.
@@ -26,9 +25,6 @@ pub const DEFER_DOMAIN: &str = "defer.test";
 
 /// Where packages put Postfix's programs, besides PATH.
 const PROGRAM_DIRS: &[&str] = &["/usr/sbin", "/usr/lib/postfix/sbin", "/usr/libexec/postfix", "/usr/local/sbin"];
-
-/// How long a server may take until it listens or is gone: it takes milliseconds, on a busy machine tens of them.
-const LISTEN_LIMIT: Duration = Duration::from_secs(10);
 
 /// What is cleaned up, and how, once this process is gone: `$1` is the directory. Postfix may be in the middle of a start:
 /// without a configuration that fails, and what has begun already stands in the directory, by which it is found.
@@ -281,21 +277,4 @@ pub fn smtp_source(args: &[&str], to: SocketAddr) -> Result<GuardedChild> {
 fn test_program(name: &str) -> Result<PathBuf> {
     programs::find(name, PROGRAM_DIRS)
         .with_context(|| format!("{name} is not installed: run `make setup`, or `apt-get install postfix`"))
-}
-
-/// Waits until a connection to `address` is accepted, or until it no longer is.
-fn wait_until(address: SocketAddr, listening: bool) -> Result<()> {
-    /// How often it is looked: a start is worth no finer grain.
-    const LOOK_EVERY: Duration = Duration::from_millis(10);
-    let until = Instant::now() + LISTEN_LIMIT;
-    while TcpStream::connect_timeout(&address, LISTEN_LIMIT).is_ok() != listening {
-        if Instant::now() > until {
-            bail!(
-                "{address} {} after {LISTEN_LIMIT:?}",
-                if listening { "is not listened on" } else { "is still listened on" }
-            );
-        }
-        std::thread::sleep(LOOK_EVERY);
-    }
-    Ok(())
 }

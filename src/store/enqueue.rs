@@ -130,6 +130,7 @@ impl From<sqlx::Error> for EnqueueError {
 /// # Errors
 /// [`EnqueueError::Invalid`] names the field, [`EnqueueError::KeyReused`] the notification that has the key.
 pub async fn enqueue(conn: &mut PgConnection, new: &NewNotification) -> Result<NotificationId, EnqueueError> {
+    refuse_nul(new)?;
     let headers = serde_json::json!(new.headers);
     let attachments = serde_json::json!(new.attachments);
     let id: Uuid = sqlx::query_scalar!(
@@ -163,4 +164,39 @@ pub async fn enqueue(conn: &mut PgConnection, new: &NewNotification) -> Result<N
     .fetch_one(conn)
     .await?;
     Ok(NotificationId(id))
+}
+
+/// PostgreSQL's `text` and `jsonb` cannot hold a NUL, so it never gets as far as the SQL function, which would name the
+/// field; the statement fails without a word of what is wrong.
+fn refuse_nul(new: &NewNotification) -> Result<(), EnqueueError> {
+    let texts = [
+        ("account_id", Some(&new.account_id)),
+        ("sender", Some(&new.sender)),
+        ("recipient", Some(&new.recipient)),
+        ("subject", Some(&new.subject)),
+        ("body_text", new.body_text.as_ref()),
+        ("body_html", new.body_html.as_ref()),
+        ("sender_name", new.sender_name.as_ref()),
+        ("recipient_name", new.recipient_name.as_ref()),
+        ("reply_to", new.reply_to.as_ref()),
+        ("list_unsubscribe", new.list_unsubscribe.as_ref()),
+        ("route", new.route.as_ref()),
+        ("dedup_key", new.dedup_key.as_ref()),
+        ("message_ref", new.message_ref.as_ref()),
+    ];
+    let texts = texts.into_iter().filter_map(|(field, text)| Some((field.to_owned(), text?)));
+    let headers = new.headers.iter().enumerate();
+    let headers = headers.flat_map(|(at, (name, value))| [name, value].map(|text| (format!("headers[{at}]"), text)));
+    let attachments = new.attachments.iter().enumerate().flat_map(|(at, file)| {
+        [("filename", &file.filename), ("content_type", &file.content_type), ("content", &file.content)]
+            .map(|(part, text)| (format!("attachments[{at}].{part}"), text))
+    });
+    match texts.chain(headers).chain(attachments).find(|(_, text)| text.contains('\0')) {
+        None => Ok(()),
+        Some((field, _)) => Err(EnqueueError::Invalid {
+            problem: format!("{field}: has a NUL character"),
+            remedy: "Remove it: PostgreSQL cannot store one.".to_owned(),
+            field,
+        }),
+    }
 }

@@ -86,6 +86,10 @@ impl Dsn {
             options = options.options([
                 ("statement_timeout", milliseconds(statement_timeout)),
                 ("lock_timeout", milliseconds(lock_timeout)),
+                // A begin that a crash of the server could undo would let a message be sent twice, and the statements are
+                // written for this isolation level: neither is left to what the database or the role has for a default.
+                ("synchronous_commit", "on".to_owned()),
+                ("default_transaction_isolation", "read committed".to_owned()),
             ]);
             options = options.options(PLANNER);
         }
@@ -133,7 +137,8 @@ impl Dsn {
         // Named statements that another client left on this server connection would clash with ours. A PgBouncer that keeps
         // account of named statements (from 1.21 on) sees that they are gone and makes its clients' anew.
         format!(
-            "begin; deallocate all; set local statement_timeout = {}; set local lock_timeout = {}{}",
+            "begin isolation level read committed; deallocate all; set local synchronous_commit = on; \
+             set local statement_timeout = {}; set local lock_timeout = {}{}",
             self.statement_timeout.as_millis(),
             self.lock_timeout.as_millis(),
             PLANNER.map(|(name, value)| format!("; set local {name} = {value}")).concat()

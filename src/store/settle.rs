@@ -58,7 +58,14 @@ impl From<Next> for Columns {
             Next::Retry { delay, counted, suspected } => {
                 Self { delay: Some(delay), counted, suspected, ..plain("retry") }
             }
-            Next::Fail(reason) => Self { reason: Some(reason.as_str()), ..plain("fail") },
+            Next::Fail(reason) => {
+                // What expired or could not be composed was given up without a try.
+                let counted = match reason {
+                    FailReason::Refused | FailReason::Exhausted => true,
+                    FailReason::Expired | FailReason::Invalid => false,
+                };
+                Self { reason: Some(reason.as_str()), counted, ..plain("fail") }
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The whole story of one notification, for a person: what was promised, what was tried, what is known.
 
 use serde::Serialize;
+use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -103,11 +104,13 @@ pub struct Evidence {
     pub recorded_by: String,
 }
 
-/// Reads the whole story; `None` where there is no such notification.
+/// Reads the whole story as of one moment; `None` where there is no such notification. `conn` must be outside a transaction.
 ///
 /// # Errors
 /// When the database cannot be read.
 pub async fn story(conn: &mut PgConnection, id: NotificationId) -> Result<Option<Story>, sqlx::Error> {
+    // One snapshot, so that the state and the attempts do not contradict each other while a worker is at work.
+    let mut tx = conn.begin_with("begin isolation level repeatable read read only").await?;
     let notification = sqlx::query_as!(
         Notification,
         r#"
@@ -121,7 +124,7 @@ pub async fn story(conn: &mut PgConnection, id: NotificationId) -> Result<Option
         "#,
         id.0
     )
-    .fetch_optional(&mut *conn)
+    .fetch_optional(&mut *tx)
     .await?;
     let Some(notification) = notification else { return Ok(None) };
     let attempts = sqlx::query_as!(
@@ -133,7 +136,7 @@ pub async fn story(conn: &mut PgConnection, id: NotificationId) -> Result<Option
         "#,
         id.0
     )
-    .fetch_all(&mut *conn)
+    .fetch_all(&mut *tx)
     .await?;
     let evidence = sqlx::query_as!(
         Evidence,
@@ -143,7 +146,8 @@ pub async fn story(conn: &mut PgConnection, id: NotificationId) -> Result<Option
         "#,
         id.0
     )
-    .fetch_all(conn)
+    .fetch_all(&mut *tx)
     .await?;
+    tx.commit().await?;
     Ok(Some(Story { notification, attempts, evidence }))
 }

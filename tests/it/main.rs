@@ -8,14 +8,22 @@
 )]
 
 mod claims;
+mod commands;
+mod crashes;
+mod daemon;
 mod demo;
 mod docs;
 mod enqueueing;
 mod harness;
+mod logs;
 mod machine;
+mod outages;
+mod outcomes;
 mod postfix;
+mod providers;
 mod regression;
 mod sandbox;
 mod schema;
 mod settling;
+mod wakeups;
 mod worker_process;

@@ -49,7 +49,18 @@ impl TestDb {
             })
             .await;
         let name = cluster().create_database(Some(template)).await.expect("a copy of the template");
-        let url = cluster().url(&name);
+        Self::at(cluster().url(&name)).await
+    }
+
+    /// A migrated database on a cluster of the test's own, which may be stopped and broken.
+    pub(crate) async fn on(cluster: &Cluster) -> Self {
+        let name = cluster.create_database(None).await.expect("a database");
+        let db = Self::at(cluster.url(&name)).await;
+        migrate(&mut db.pool.acquire().await.unwrap()).await.expect("the migrations to run");
+        db
+    }
+
+    async fn at(url: String) -> Self {
         let pool = PgPoolOptions::new().max_connections(POOL_SIZE).connect(&url).await.expect("a pool on the copy");
         Self { pool, url }
     }

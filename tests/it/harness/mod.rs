@@ -9,6 +9,7 @@ use outboxd::sandbox::postfix::Postfix;
 mod db;
 mod process;
 pub(crate) mod rows;
+pub(crate) mod scene;
 mod wait;
 mod worker;
 

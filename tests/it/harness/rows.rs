@@ -67,7 +67,12 @@ impl TestDb {
 
     /// The way to this database.
     pub(crate) fn dsn(&self) -> Dsn {
-        Dsn::new(&self.url, Duration::from_secs(20), Duration::from_secs(10), false).unwrap()
+        self.dsn_of(false)
+    }
+
+    /// The way to this database as one takes it with `database.transaction_pooling` or without.
+    pub(crate) fn dsn_of(&self, transaction_pooling: bool) -> Dsn {
+        Dsn::new(&self.url, Duration::from_secs(20), Duration::from_secs(10), transaction_pooling).unwrap()
     }
 
     /// Stores a notification and commits.

@@ -126,3 +126,19 @@ async fn an_idle_session_that_was_closed_is_found_stale_and_costs_nothing() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_refused_rset_is_no_verdict_on_the_next_message() {
+    let tls = tls();
+    for answer in [&b"502 5.5.1 not implemented\r\n"[..], b"421 4.3.2 bye\r\n", b"354 go on\r\n", b"what\r\n"] {
+        let refusal = [&OFFER[..3], &[Say(b"550 5.1.1 no\r\n"), Hear("RSET"), Say(answer)]].concat();
+        let (port, served) = serve_script(None, [&GREET[..], &refusal].concat()).await;
+        let mut session = Session::open(&endpoint(port, Security::Plaintext, &tls)).await.unwrap();
+        assert_eq!(session.offer(&envelope(), 1).await.unwrap_err().phase, Phase::Rcpt);
+        let failure = session.offer(&envelope(), 1).await.unwrap_err();
+        assert!(session.reused() && failure.is_stale_connection(), "{failure}");
+        assert_eq!(classify(failure).outcome, Outcome::NotSent);
+        assert!(!session.usable());
+        served.await.unwrap();
+    }
+}
