@@ -292,7 +292,7 @@ mod batches {
         let settings = SettleSettings { worker: "w1".to_owned(), patience: PATIENCE, deadline: LONG };
         let (settler, serve) = settler(db.line(), Held::default(), settings, || {});
         let again = Next::Retry { delay: Duration::ZERO, counted: false, suspected: false };
-        settler.settle(Settlement::new(stale, verdict(Outcome::NotSent, Phase::Begin), again.clone())).await;
+        settler.settle(Settlement::new(stale, verdict(Outcome::NotSent, Phase::Begin), again)).await;
         settler.settle(Settlement::new(present, verdict(Outcome::NotSent, Phase::Connect), again)).await;
         drop(settler);
         serve.await;
