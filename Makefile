@@ -52,3 +52,4 @@ examples: setup
 
 bench: setup
 	cargo bench --locked --bench drain -- $(ARGS)
+	cargo bench --locked --bench claim

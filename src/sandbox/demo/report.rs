@@ -134,11 +134,11 @@ pub(super) async fn doubts(screen: &mut Screen<'_>, stage: &Stage, facts: &Facts
         return Ok(());
     }
     screen.line(format_args!(
-        "  {:<9}{:<50}{:>10}{:>10}",
+        "  {:<9}{:<66}{:>10}{:>10}",
         "route", "what is known of the first doubtful attempt", "accepted", "not"
     ))?;
     for ((route, doubt), [accepted, not]) in known {
-        screen.line(format_args!("  {route:<9}{doubt:<50}{accepted:>10}{not:>10}"))?;
+        screen.line(format_args!("  {route:<9}{doubt:<66}{accepted:>10}{not:>10}"))?;
     }
     screen.line("  The last two columns only the servers know: from the outside both look the same. That is why they are flagged.")?;
     let mut shown: BTreeMap<(Option<State>, Option<&str>), &String> = BTreeMap::new();
