@@ -31,7 +31,7 @@ struct Plan {
 }
 
 fn plan() -> Plan {
-    let mut plan = Plan { messages: 20_000, rounds: 3, connections: 64 };
+    let mut plan = Plan { messages: 20_000, rounds: 3, connections: 128 };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let field = match arg.as_str() {
