@@ -43,6 +43,10 @@ fn config(db: &TestDb, postfix: &Postfix, provider: &str) -> String {
         [provider_defaults.breaker]
         open_min = "50ms"
         open_max = "100ms"
+        [provider_defaults.timeouts]
+        greeting = "5s"
+        ehlo = "5s"
+        tls = "5s"
         [provider.primary]
         host = "127.0.0.1"
         port = {port}
