@@ -104,7 +104,7 @@ fn terms(provider: &ProviderSettings) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Sources, load};
+    use crate::config::{Purpose, Sources, load};
 
     const RESENDING: &str = r#"
         mail.message_id_domain = "example.com"
@@ -121,7 +121,7 @@ mod tests {
     fn check(text: &str, json: bool) -> (anyhow::Result<Exit>, String) {
         let file = Some(("outboxd.toml".into(), text.to_owned()));
         let mut out = Vec::new();
-        let exit = run(&Args { json }, load(&Sources { file, ..Sources::default() }), &mut out);
+        let exit = run(&Args { json }, load(&Sources { file, ..Sources::default() }, Purpose::Send), &mut out);
         (exit, String::from_utf8(out).unwrap())
     }
 

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
-use crate::config::{self, Invalid, Sources};
+use crate::config::{self, Invalid, Purpose, Sources};
 
 /// How a command ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +85,12 @@ impl Cli {
     /// # Errors
     /// When it could not do what it was asked to; nothing was printed about it yet.
     pub fn run(self) -> anyhow::Result<Exit> {
-        let loaded = Sources::of_this_process(self.config.as_deref()).and_then(|sources| config::load(&sources));
+        let purpose = match self.command {
+            Command::Worker | Command::Config(_) => Purpose::Send,
+            Command::Demo(_) | Command::Migrate | Command::Enqueue(_) | Command::Show(_) => Purpose::Other,
+        };
+        let loaded =
+            Sources::of_this_process(self.config.as_deref()).and_then(|sources| config::load(&sources, purpose));
         let out = &mut std::io::stdout();
         match self.command {
             Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, loaded, out),

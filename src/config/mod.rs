@@ -3,6 +3,7 @@
 //! Every problem is reported at once, each with the keys it is about and what to do. The rest of the program never sees a
 //! raw setting, and no secret leaves this room readable.
 
+mod api;
 mod layers;
 mod provider;
 mod reader;
@@ -22,6 +23,7 @@ use tracing_subscriber::filter::Targets;
 pub use layers::Sources;
 pub use reader::{Entry, REDACTED};
 
+use crate::domain::issued_key::KeyMint;
 use crate::domain::policy::{OnUncertain, RetryPolicy};
 use crate::mail::provider::ProviderSettings;
 use reader::{Notes, Section};
@@ -62,6 +64,10 @@ pub struct Loaded {
 pub struct Settings {
     /// The database.
     pub database: Database,
+    /// The message API.
+    pub api: Api,
+    /// How long finished things are kept.
+    pub retention: Retention,
     /// The worker.
     pub worker: Worker,
     /// Claims.
@@ -95,6 +101,55 @@ pub struct Database {
     pub lock_timeout: Duration,
     /// Whether `url` leads through a transaction-pooling proxy: no session state, no kept statements.
     pub transaction_pooling: bool,
+}
+
+/// How the message API is served.
+#[derive(Debug, Clone)]
+pub struct Api {
+    /// Where.
+    pub listen: SocketAddr,
+    /// Connections to the database.
+    pub connections: u16,
+    /// Requests under way at once.
+    pub in_flight: u32,
+    /// Requests of one account under way at once.
+    pub account_in_flight: u32,
+    /// The largest body, in octets.
+    pub body_max_bytes: u64,
+    /// How long a request may take from its first octet to its answer.
+    pub request_timeout: Duration,
+    /// How long one statement may run.
+    pub statement_timeout: Duration,
+    /// How long a request waits for another one with the same key.
+    pub lock_timeout: Duration,
+    /// Request keys that the server issues; `None` for none.
+    pub issued_keys: Option<IssuedKeys>,
+}
+
+/// Request keys with a verifiable time of issue.
+#[derive(Debug, Clone)]
+pub struct IssuedKeys {
+    /// What they are made with.
+    pub mint: KeyMint,
+    /// Whether other keys are refused.
+    pub required: bool,
+    /// How long after its issue a key may be used.
+    pub window: Duration,
+}
+
+/// How long finished things are kept.
+#[derive(Debug, Clone)]
+pub struct Retention {
+    /// How often what is older is removed.
+    pub every: Duration,
+    /// Receipts, from the operation.
+    pub receipts: Duration,
+    /// Messages, from the operation.
+    pub messages: Duration,
+    /// Notifications, from when they became final.
+    pub notifications: Duration,
+    /// Attempts and evidence, from when their notification became final.
+    pub attempts: Duration,
 }
 
 /// How a worker works.
@@ -164,15 +219,24 @@ struct Recovery {
     clock_margin: Duration,
 }
 
+/// What the program is going to do with its settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To send: there must be a provider.
+    Send,
+    /// Anything else: without any provider, `[mail]` and `[route]` may be left out, too.
+    Other,
+}
+
 /// Reads and checks everything.
 ///
 /// # Errors
 /// With everything that is wrong.
-pub fn load(sources: &Sources) -> Result<Loaded, Invalid> {
+pub fn load(sources: &Sources, purpose: Purpose) -> Result<Loaded, Invalid> {
     let (defaults, all) = sources.layers()?;
     let mut notes = Notes::default();
     let mut root = Section::new("", all).or("", defaults);
-    let settings = sections::read(&mut root, sources, &mut notes);
+    let settings = sections::read(&mut root, sources, purpose, &mut notes);
     root.end(&mut notes);
     let Some(settings) = settings.filter(|_| notes.problems.is_empty()) else {
         return Err(Invalid { problems: notes.problems });

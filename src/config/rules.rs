@@ -10,11 +10,19 @@ use crate::mail::provider::ProviderSettings;
 /// So many renewals must fit into a lease, so that two may fail before it is lost.
 const RENEWALS_PER_LEASE_MIN: u32 = 3;
 
-pub(super) fn check(settings: &Settings, provider_names: &[String], notes: &mut Notes) {
+/// Receipts outlive the window of issued keys by at least this: far longer than any request that was let in at its very end.
+const RECEIPT_MARGIN: Duration = Duration::from_secs(3_600);
+
+/// `provider_names` is `None` where nothing is configured to send with.
+pub(super) fn check(settings: &Settings, provider_names: Option<&[String]>, notes: &mut Notes) {
     database(settings, notes);
+    api(settings, notes);
+    retention(settings, notes);
     lease(settings, notes);
     retry(settings, notes);
-    routes(settings, provider_names, notes);
+    if let Some(names) = provider_names {
+        routes(settings, names, notes);
+    }
     scopes(settings, notes);
     plaintext(settings, notes);
 }
@@ -26,6 +34,40 @@ fn database(settings: &Settings, notes: &mut Notes) {
         ("database.lock_timeout", database.lock_timeout),
         ("database.statement_timeout", database.statement_timeout),
         "a wait for a lock would never end by itself",
+    );
+}
+
+fn api(settings: &Settings, notes: &mut Notes) {
+    let api = &settings.api;
+    let statement = ("api.statement_timeout", api.statement_timeout);
+    not_above(notes, ("api.lock_timeout", api.lock_timeout), statement, "a wait for a lock would never end by itself");
+    let request = ("api.request_timeout", api.request_timeout);
+    not_above(notes, statement, request, "a request would end before its statement, with its outcome unconfirmed");
+    if api.account_in_flight > api.in_flight {
+        notes.problem(format!(
+            "api.account_in_flight ({}) is more than api.in_flight ({}): it would limit nothing; lower the one or raise the other",
+            api.account_in_flight, api.in_flight
+        ));
+    }
+}
+
+/// A key that may still be used must find its receipt, if there is one.
+fn retention(settings: &Settings, notes: &mut Notes) {
+    let retention = &settings.retention;
+    if let Some(keys) = &settings.api.issued_keys
+        && keys.window + RECEIPT_MARGIN > retention.receipts
+    {
+        notes.problem(format!(
+            "retention.receipts ({:?}) is not longer than api.key_window ({:?}) by {RECEIPT_MARGIN:?}: an operation could be taken \
+             for new after its receipt is gone; raise the one or lower the other",
+            retention.receipts, keys.window
+        ));
+    }
+    not_above(
+        notes,
+        ("retention.attempts", retention.attempts),
+        ("retention.notifications", retention.notifications),
+        "attempts go with their notification",
     );
 }
 

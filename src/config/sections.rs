@@ -9,14 +9,15 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::reader::{Notes, REDACTED, Section, Table};
 use super::{
-    Database, Entry, Lease, Log, LogFormat, Recovery, Settings, Sources, Wakeup, Worker, provider, reader, rules,
+    Database, Entry, Lease, Log, LogFormat, Purpose, Recovery, Settings, Sources, Wakeup, Worker, api, provider,
+    reader, rules,
 };
 use crate::domain::policy::{OnUncertain, RetryPolicy};
 use crate::mail::provider::ProviderSettings;
 use crate::mail::trust;
 
 /// Reads every section and checks the whole; `None` where not even that is possible. What is wrong stands in `notes`.
-pub(super) fn read(root: &mut Section, sources: &Sources, notes: &mut Notes) -> Option<Settings> {
+pub(super) fn read(root: &mut Section, sources: &Sources, purpose: Purpose, notes: &mut Notes) -> Option<Settings> {
     let (database, listen_url) = database(root.child("database", notes), sources, notes);
     let worker = worker(root.child("worker", notes), sources, notes);
     let lease = lease(root.child("lease", notes), notes);
@@ -25,13 +26,22 @@ pub(super) fn read(root: &mut Section, sources: &Sources, notes: &mut Notes) -> 
     let settle_patience = only(root.child("settle", notes), "patience", notes);
     let maintenance_every = only(root.child("maintenance", notes), "every", notes);
     let wakeup = wakeup(root.child("wakeup", notes), listen_url, &database, notes);
+    let api = api::read(root.child("api", notes), notes);
+    let retention = api::read_retention(root.child("retention", notes), notes);
+    let before_sending = notes.problems.len();
     let (message_id_domain, hello) = mail(root.child("mail", notes), notes);
     let routes = routes(root.child("route", notes), notes);
     let (names, providers) = providers(root, &recovery, &hello, &message_id_domain, notes);
+    let sends = purpose == Purpose::Send || !names.is_empty();
+    if !sends {
+        notes.problems.truncate(before_sending);
+    }
     let ops_listen = ops(root.child("ops", notes), notes);
     let log = log(root.child("log", notes), notes);
     let settings = Settings {
         database,
+        api,
+        retention,
         worker,
         lease,
         retry,
@@ -43,7 +53,7 @@ pub(super) fn read(root: &mut Section, sources: &Sources, notes: &mut Notes) -> 
         ops_listen,
         log: log?,
     };
-    rules::check(&settings, &names, notes);
+    rules::check(&settings, sends.then_some(names.as_slice()), notes);
     Some(settings)
 }
 

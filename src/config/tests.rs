@@ -32,11 +32,11 @@ fn set(mut sources: Sources, name: &str, value: &str) -> Sources {
 }
 
 fn loaded(sources: &Sources) -> Loaded {
-    load(sources).unwrap_or_else(|invalid| panic!("{invalid}"))
+    load(sources, Purpose::Send).unwrap_or_else(|invalid| panic!("{invalid}"))
 }
 
 fn problems(sources: &Sources) -> Vec<String> {
-    load(sources).expect_err("the configuration must be refused").problems
+    load(sources, Purpose::Send).expect_err("the configuration must be refused").problems
 }
 
 /// Asserts that `sources` has one problem, and that it names every one of `words`.

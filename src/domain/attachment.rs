@@ -85,16 +85,18 @@ fn parse(index: usize, value: Value) -> Result<Attachment, Invalid> {
             "is composite and may not be encoded (RFC 2045, 6.4); use `application/octet-stream`",
         );
     }
-    // PostgreSQL's encode(…, 'base64') breaks lines.
-    let content = if content.bytes().any(|byte| byte.is_ascii_whitespace()) {
-        content.split_ascii_whitespace().collect()
-    } else {
-        content
-    };
-    match BASE64.decode(content) {
-        Ok(content) => Ok(Attachment { filename, content_type, content }),
-        Err(_) => refuse("content", "is not base64 (RFC 4648, 4); encode the file's bytes so"),
+    match decode(&content) {
+        Some(content) => Ok(Attachment { filename, content_type, content }),
+        None => refuse("content", "is not base64 (RFC 4648, 4); encode the file's bytes so"),
     }
+}
+
+/// The bytes that base64 stands for; `None` for what is none. PostgreSQL's encode(…, 'base64') breaks lines.
+pub(super) fn decode(base64: &str) -> Option<Vec<u8>> {
+    if base64.bytes().any(|byte| byte.is_ascii_whitespace()) {
+        return BASE64.decode(base64.split_ascii_whitespace().collect::<String>()).ok();
+    }
+    BASE64.decode(base64).ok()
 }
 
 fn take_text(object: &mut Map<String, Value>, index: usize, key: &str) -> Result<String, Invalid> {

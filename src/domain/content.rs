@@ -256,15 +256,19 @@ fn mailbox(address_field: (&'static str, String), name: (&'static str, Option<St
     let address = address(field, &text)?;
     let (field, name) = name;
     let name = name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
-    if let Some(name) = &name {
-        if name.contains(char::is_control) {
-            return Err(Invalid::new(field, "has a control character (perhaps a line break); remove it"));
-        }
-        if name.len() > limits::NAME_MAX_OCTETS {
-            return Err(Invalid::new(field, format!("is longer than {} octets; shorten it", limits::NAME_MAX_OCTETS)));
-        }
-    }
+    check_name(field, name.as_deref().unwrap_or_default())?;
     Ok(Mailbox { name, address })
+}
+
+/// Whether a display name can stand in a header.
+pub(super) fn check_name(field: impl Into<Cow<'static, str>>, name: &str) -> Result<(), Invalid> {
+    if name.contains(char::is_control) {
+        return Err(Invalid::new(field, "has a control character (perhaps a line break); remove it"));
+    }
+    if name.len() > limits::NAME_MAX_OCTETS {
+        return Err(Invalid::new(field, format!("is longer than {} octets; shorten it", limits::NAME_MAX_OCTETS)));
+    }
+    Ok(())
 }
 
 fn subject(text: String) -> Result<String, Invalid> {

@@ -3,18 +3,22 @@
 //! The worker's statements are methods of [`Line`], a connection of its own that bounds each statement and is replaced
 //! after a failure. Producers' and readers' functions take the caller's connection.
 
+pub mod accept;
 pub mod begin;
 pub mod claim;
 pub mod enqueue;
 pub mod evidence;
 pub mod line;
+pub mod lines;
 pub mod listen;
 pub mod migrate;
+pub mod operations;
 pub mod promote;
 pub mod recovery;
 pub mod renew;
 pub mod settle;
 pub mod stats;
 pub mod story;
+pub mod tokens;
 
 pub use line::{Line, StoreError};

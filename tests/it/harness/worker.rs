@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use outboxd::config::{Sources, load};
+use outboxd::config::{Purpose, Sources, load};
 use outboxd::sandbox::smtp::{Options, SmtpServer};
 use outboxd::shutdown::Shutdown;
 use tokio::task::JoinHandle;
@@ -79,7 +79,7 @@ impl Worker {
     pub(crate) fn start(config: &Config) -> Self {
         let file = Some((PathBuf::from("test.toml"), config.text()));
         let sources = Sources { file, env: BTreeMap::new(), host_name: "test.example".to_owned() };
-        let settings = load(&sources).unwrap_or_else(|invalid| panic!("{invalid}")).settings;
+        let settings = load(&sources, Purpose::Send).unwrap_or_else(|invalid| panic!("{invalid}")).settings;
         let shutdown = Shutdown::new();
         let task = tokio::spawn(outboxd::app::run_worker(settings, shutdown.clone()));
         Self { shutdown, task }
