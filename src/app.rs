@@ -1,6 +1,7 @@
 //! The composition root: settings become running parts, supervised together.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,15 +10,26 @@ use secrecy::ExposeSecret as _;
 use sqlx::PgConnection;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::config::{Database, Settings};
+use crate::http::api::Api;
 use crate::http::ops::{self, Health};
+use crate::http::serve::serve;
 use crate::mail::provider::Provider;
 use crate::retry::full_jitter;
 use crate::shutdown::Shutdown;
 use crate::store::line::Dsn;
-use crate::store::migrate;
+use crate::store::lines::Lines;
+use crate::store::{Line, migrate};
 use crate::worker;
+
+/// How much longer than one request's time a drain waits for the requests under way.
+const API_GRACE_MARGIN: Duration = Duration::from_secs(2);
+
+/// How often the database is asked whether it is there: several times within what readiness allows
+/// ([`crate::http::ops::ANSWER_AGE_MAX`]).
+const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// The way to the database.
 ///
@@ -41,19 +53,43 @@ pub async fn connect(database: &Database) -> anyhow::Result<PgConnection> {
     dsn(database)?.connect().await.context("cannot reach the database (database.url)")
 }
 
+/// What one process is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The message API.
+    Api,
+    /// The worker.
+    Worker,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Worker => "worker",
+        }
+    }
+}
+
 /// Runs the worker and its health endpoint until `shutdown`.
 ///
 /// # Errors
-/// When the schema is not there, the health endpoint cannot be served, or a part that should run ends.
+/// As [`run`].
 pub async fn run_worker(settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+    run(settings, &[Part::Worker], shutdown).await
+}
+
+/// Runs the parts and the health endpoint until `shutdown`. A part that ends before stops the others.
+///
+/// # Errors
+/// When the schema is not there, an address cannot be listened on, or a part that should run ends; it is named.
+pub async fn run(settings: Settings, parts: &[Part], shutdown: Shutdown) -> anyhow::Result<()> {
     let health = Health::new(shutdown.clone());
     let ended = watch::Sender::new(false);
     let ops = match settings.ops_listen {
         None => None,
         Some(address) => {
-            let listener =
-                TcpListener::bind(address).await.with_context(|| format!("cannot listen on ops.listen = {address}"))?;
-            tracing::info!(address = %listener.local_addr()?, "health endpoint");
+            let listener = listen("ops.listen", address).await?;
             let mut until = ended.subscribe();
             Some(tokio::spawn(ops::serve(listener, ops::router(health.clone()), async move {
                 // The sender outlives every wait; an error would mean the end too.
@@ -62,27 +98,108 @@ pub async fn run_worker(settings: Settings, shutdown: Shutdown) -> anyhow::Resul
         }
     };
     let result = async {
+        // Before the wait: an address that is taken is told at once.
+        let api =
+            if parts.contains(&Part::Api) { Some(listen("api.listen", settings.api.listen).await?) } else { None };
         if !wait_for_schema(&settings.database, &health, &shutdown).await? {
             return Ok(());
         }
-        let worker = worker_settings(&settings)?;
-        let health = health.clone();
-        worker::run(worker, &dsn(&settings.database)?, shutdown, move |answered| {
-            if answered {
-                health.database_answered(Instant::now());
-            }
-        })
-        .await
+        let mut running = JoinSet::new();
+        if let Some(listener) = api {
+            let part = serve_api(settings.clone(), listener, health.clone(), shutdown.clone());
+            running.spawn(async { (Part::Api, part.await) });
+        }
+        if parts.contains(&Part::Worker) {
+            let part = work(settings.clone(), health.clone(), shutdown.clone());
+            running.spawn(async { (Part::Worker, part.await) });
+        }
+        supervise(running, &health, &shutdown).await
     }
     .await;
-    if result.is_err() {
-        health.task_stopped("worker");
-    }
     ended.send_replace(true);
     if let Some(ops) = ops {
         ops.await.context("the health endpoint failed")??;
     }
     result
+}
+
+/// Waits for the end of every part; the first that ends unasked stops the others, and its error is the one that is told.
+async fn supervise(
+    mut running: JoinSet<(Part, anyhow::Result<()>)>,
+    health: &Health,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    let mut first = Ok(());
+    while let Some(joined) = running.join_next().await {
+        let (name, result) = match joined {
+            Ok((part, result)) => (part.name(), result),
+            Err(error) => ("a part", Err(anyhow::Error::from(error))),
+        };
+        let asked = shutdown.is_draining();
+        let result = match result {
+            Ok(()) if !asked => Err(anyhow::anyhow!("it ended without being asked to")),
+            result => result,
+        };
+        if let Err(error) = result {
+            health.task_stopped(name);
+            if first.is_ok() {
+                first = Err(error.context(format!("{name} stopped")));
+            }
+            shutdown.drain();
+        }
+    }
+    first
+}
+
+async fn listen(key: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {key} = {address}"))?;
+    tracing::info!(address = %listener.local_addr()?, key, "listening");
+    Ok(listener)
+}
+
+async fn work(settings: Settings, health: Health, shutdown: Shutdown) -> anyhow::Result<()> {
+    let worker = worker_settings(&settings)?;
+    worker::run(worker, &dsn(&settings.database)?, shutdown, move |answered| {
+        if answered {
+            health.database_answered(Instant::now());
+        }
+    })
+    .await
+}
+
+/// Serves the message API until draining begins, then ends what is under way.
+async fn serve_api(
+    settings: Settings,
+    listener: TcpListener,
+    health: Health,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let dsn = Dsn::new(
+        settings.database.url.expose_secret(),
+        settings.api.statement_timeout,
+        settings.api.lock_timeout,
+        settings.database.transaction_pooling,
+    )
+    .context("database.url")?;
+    let routes = if settings.providers.is_empty() { Vec::new() } else { settings.routes.keys().cloned().collect() };
+    let lines = Lines::new(dsn.clone(), settings.api.connections);
+    let router = Api::new(&settings.api, lines, routes, settings.retention.receipts).router();
+    let grace = settings.api.request_timeout + API_GRACE_MARGIN;
+    tokio::select! {
+        () = serve(listener, router, shutdown.draining(), grace) => Ok(()),
+        () = shutdown.aborting() => Ok(()),
+        () = keep_asking(dsn.line(), health) => Ok(()),
+    }
+}
+
+/// Tells `health` for ever whether the database answers: an API that nobody calls would not know.
+async fn keep_asking(mut line: Line, health: Health) {
+    loop {
+        if line.ping().await.is_ok() {
+            health.database_answered(Instant::now());
+        }
+        tokio::time::sleep(ASK_EVERY).await;
+    }
 }
 
 /// Waits for the database, then looks at its schema. `false` when draining began first.

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
+use crate::app::Part;
 use crate::config::{self, Invalid, Purpose, Sources};
 
 /// How a command ends.
@@ -61,6 +62,10 @@ pub enum Command {
     Demo(demo::Args),
     /// Send what is in the outbox until told to stop: SIGTERM drains, a second one aborts
     Worker,
+    /// Serve the message API until told to stop (docs/api.md)
+    Api,
+    /// Serve the message API and send what is in the outbox, in one process
+    Run,
     /// Apply the database migrations that this release brings
     Migrate,
     /// Store one notification
@@ -86,8 +91,10 @@ impl Cli {
     /// When it could not do what it was asked to; nothing was printed about it yet.
     pub fn run(self) -> anyhow::Result<Exit> {
         let purpose = match self.command {
-            Command::Worker | Command::Config(_) => Purpose::Send,
-            Command::Demo(_) | Command::Migrate | Command::Enqueue(_) | Command::Show(_) => Purpose::Other,
+            Command::Worker | Command::Run | Command::Config(_) => Purpose::Send,
+            Command::Demo(_) | Command::Api | Command::Migrate | Command::Enqueue(_) | Command::Show(_) => {
+                Purpose::Other
+            }
         };
         let loaded =
             Sources::of_this_process(self.config.as_deref()).and_then(|sources| config::load(&sources, purpose));
@@ -95,7 +102,9 @@ impl Cli {
         match self.command {
             Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, loaded, out),
             Command::Demo(args) => in_runtime(demo::run(&args, out)),
-            Command::Worker => in_runtime(worker::run(loaded?)),
+            Command::Worker => in_runtime(worker::run(loaded?, &[Part::Worker])),
+            Command::Api => in_runtime(worker::run(loaded?, &[Part::Api])),
+            Command::Run => in_runtime(worker::run(loaded?, &[Part::Api, Part::Worker])),
             Command::Migrate => in_runtime(migrate::run(&loaded?, out)),
             Command::Enqueue(args) => in_runtime(enqueue::run(*args, &loaded?, &mut std::io::stdin(), out)),
             Command::Show(args) => in_runtime(show::run(&args, &loaded?, out)),

@@ -1,3 +1,5 @@
 //! What the process answers over HTTP. This room decides nothing about notifications.
 
+pub mod api;
 pub mod ops;
+pub mod serve;

@@ -80,7 +80,15 @@ impl Line {
             fingerprint.as_bytes(),
             submission.canonical(),
         );
-        let rows = self.bound(query.fetch_all(&mut conn)).await.map_err(after_sending)?;
+        let rows = match self.bound(query.fetch_all(&mut conn)).await.map_err(after_sending) {
+            Ok(rows) => rows,
+            Err(unacknowledged @ AcceptError::Unacknowledged(_)) => return Err(unacknowledged),
+            Err(refused) => {
+                // A caller that is refused again and again must not cost a new connection each time.
+                self.put_refused(conn);
+                return Err(refused);
+            }
+        };
         self.put(conn).await.map_err(after_sending)?;
         let row = rows.into_iter().next();
         let receipt = row.and_then(|row| {

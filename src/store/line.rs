@@ -190,6 +190,12 @@ impl Line {
         Ok(())
     }
 
+    /// Puts the connection back after PostgreSQL refused a statement with an ERROR: it has undone that statement's
+    /// transaction, and the session goes on. In a pooler's transaction nothing more would be taken.
+    pub(super) fn put_refused(&mut self, conn: PgConnection) {
+        self.idle = (!self.dsn.transaction_pooling).then_some(conn);
+    }
+
     /// Whether the database answers.
     ///
     /// # Errors
