@@ -7,6 +7,7 @@
     reason = "a test's helpers fail the test that calls them"
 )]
 
+mod api;
 mod claims;
 mod commands;
 mod crashes;

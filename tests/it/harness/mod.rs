@@ -6,6 +6,7 @@ use std::io::Write as _;
 
 use outboxd::sandbox::postfix::Postfix;
 
+pub(crate) mod api;
 mod db;
 mod process;
 pub(crate) mod rows;

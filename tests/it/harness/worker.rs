@@ -45,6 +45,11 @@ impl Config {
         Self(quick).set("database.url", &db.url)
     }
 
+    /// The database of this test and the defaults.
+    pub(crate) fn bare(db: &TestDb) -> Self {
+        Self(BTreeMap::new()).set("database.url", &db.url)
+    }
+
     /// Sets one key, such as `retry.base`.
     pub(crate) fn set(mut self, key: &str, value: &str) -> Self {
         self.0.insert(key.to_owned(), value.to_owned());

@@ -1,0 +1,5 @@
+//! The message API by its contract (docs/api.md): the real program, real requests, and what the database then holds.
+
+mod accepting;
+mod lookups;
+mod refusing;
