@@ -311,3 +311,38 @@ fn every_key_in_the_reference_is_explained() {
         assert!(block.into_iter().any(|line| line.starts_with('#')) || lines[number - 1].starts_with('['), "{line}");
     }
 }
+
+#[test]
+fn without_a_provider_the_api_can_be_served_and_nothing_sent() {
+    let api_only = |text: &str| load(&raw(text), Purpose::Other);
+    assert!(api_only("").is_ok());
+    assert!(api_only("[mail]\nmessage_id_domain = \"example.com\"").is_ok());
+    let half = api_only("[provider.primary]\nhost = \"smtp.example.com\"").unwrap_err();
+    assert!(half.problems[0].contains("mail.message_id_domain"), "what is there is checked: {half}");
+    assert!(load(&raw(""), Purpose::Send).is_err());
+}
+
+#[test]
+fn the_api_and_retention_are_checked_against_each_other() {
+    let secret = format!("key_secret = {:?}", "s".repeat(32));
+    let keys = |text: &str| with(&format!("[api]\nissued_keys = \"optional\"\n{text}"));
+    let issued = loaded(&keys(&secret)).settings.api.issued_keys.unwrap();
+    assert_eq!((issued.required, issued.window), (false, Duration::from_secs(86_400)));
+    assert!(loaded(&with("")).settings.api.issued_keys.is_none());
+    refused(&keys(""), &["api.issued_keys", "api.key_secret_file"]);
+    refused(&keys("key_secret = \"short\""), &["api.key_secret", "32"]);
+    refused(&keys(&format!("{secret}\nkey_secret_file = \"/nowhere\"")), &["api.key_secret", "api.key_secret_file"]);
+    refused(&keys("key_secret_file = \"/nowhere\""), &["api.key_secret_file", "/nowhere"]);
+    refused(&keys(&format!("{secret}\nkey_window = \"30d\"")), &["retention.receipts", "api.key_window"]);
+    refused(&with("[retention]\nattempts = \"91d\""), &["retention.attempts", "retention.notifications"]);
+    refused(&with("[api]\nlock_timeout = \"6s\""), &["api.lock_timeout", "api.statement_timeout"]);
+    refused(&with("[api]\nstatement_timeout = \"11s\""), &["api.statement_timeout", "api.request_timeout"]);
+    refused(&with("[api]\naccount_in_flight = 257"), &["api.account_in_flight", "api.in_flight"]);
+    refused(&with("[api]\nlisten = \"everywhere\""), &["api.listen", "everywhere"]);
+}
+
+#[test]
+fn the_secret_of_issued_keys_is_shown_nowhere() {
+    let loaded = loaded(&with(&format!("[api]\nissued_keys = \"required\"\nkey_secret = {:?}", "hush".repeat(8))));
+    assert!(!format!("{loaded:?}").contains("hush"));
+}

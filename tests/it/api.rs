@@ -3,3 +3,4 @@
 mod accepting;
 mod lookups;
 mod refusing;
+mod serving;

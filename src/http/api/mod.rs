@@ -63,7 +63,6 @@ impl Api {
     }
 
     /// The routes.
-    #[must_use]
     pub fn router(self) -> Router {
         Router::new()
             .route("/v1/messages", post(messages::create))

@@ -66,7 +66,12 @@ impl Api {
 
     /// Starts it on this configuration; calls show this token.
     pub(crate) async fn as_holder_of(token: Token, config: &Config) -> Self {
-        let mut proc = Proc::start(&["api"], &config.text());
+        Self::running("api", token, config).await
+    }
+
+    /// Starts the command that serves it, `api` or `run`.
+    pub(crate) async fn running(command: &str, token: Token, config: &Config) -> Self {
+        let mut proc = Proc::start(&[command], &config.text());
         let line = proc.line_with("key=\"api.listen\"").await;
         let addr = line.split("address=").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
         Self { proc, addr, token }
