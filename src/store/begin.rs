@@ -8,7 +8,8 @@ use super::{Line, StoreError};
 
 impl Line {
     /// Begins many at once and returns the claims that may go on. Refused, and so missing from the answer, is a claim whose
-    /// fence is stale, whose lease is over, whose notification has expired, or which resends what is in doubt too late.
+    /// fence is stale, whose lease is over, whose notification has expired, or which resends what is in doubt too late without a
+    /// person's decision.
     /// Repeating it is harmless.
     ///
     /// # Errors
@@ -29,7 +30,7 @@ impl Line {
                   and (d.state = 'transmitting'
                        or (d.state = 'claimed' and d.lease_until > now()
                            and (d.expires_at is null or d.expires_at > now())
-                           and (d.doubt_since is null or d.resend_until >= now())))
+                           and (d.doubt_since is null or d.resend_until >= now() or d.resend_decided)))
                 returning d.notification_id, d.fence, d.attempts
             )
             update outboxd.attempt a

@@ -121,12 +121,18 @@ impl Line {
         let query = sqlx::query!(
             r#"
             with recursive turns as (
-                -- Each step finds the next account that has a ready row: one index probe, however many rows it has.
-                select $2::text collate "C" as account_id, 0 as lap, 0 as hops
+                -- Each step finds the next account that has a ready row: one index probe, however many rows it has. A paused
+                -- account is stepped over, and is no hop.
+                select $2::text collate "C" as account_id, 0 as lap, 0 as hops, false as live
+                where not $13 and not exists (
+                    select 1 from outboxd.pause p where p.kind = 'all' or (p.kind = 'provider' and p.name = $8))
                 union all
-                select following.account_id, following.lap, turns.hops + 1
+                select following.account_id, following.lap, turns.hops + following.live::integer, following.live
                 from turns
                 cross join lateral (
+                    select next.account_id, next.lap, not exists (
+                        select 1 from outboxd.pause p where p.kind = 'account' and p.name = next.account_id) as live
+                    from (
                     (select d.account_id, turns.lap from outboxd.delivery d
                      where d.route = $1 and d.ready and d.doubt_scope is null and d.account_id > turns.account_id
                      order by d.account_id limit 1)
@@ -135,8 +141,9 @@ impl Line {
                      where d.route = $1 and d.ready and d.doubt_scope is null and turns.lap = 0
                      order by d.account_id limit 1)
                     limit 1
+                    ) next
                 ) following
-                where not $13 and turns.hops < $3 and (following.lap = 0 or following.account_id <= $2)
+                where turns.hops < $3 and (following.lap = 0 or following.account_id <= $2)
             ),
             picked as materialized (
                 select row.*, turns.hops
@@ -146,16 +153,19 @@ impl Line {
                     from outboxd.delivery d
                     where d.route = $1 and d.ready and d.doubt_scope is null and d.account_id = turns.account_id
                     order by d.priority, d.due_at
-                    limit (select ceil($3::float8 / greatest(count(*) - 1, 1))::bigint from turns)
+                    limit (select ceil($3::float8 / greatest(count(*), 1))::bigint from turns where live)
                     for update skip locked
                 ) row
-                where turns.hops > 0
+                where turns.live
                 limit $3
             ),
             resendable as materialized (
                 select d.ctid as at, d.size_bytes, 0 as hops
                 from outboxd.delivery d
-                where $13 and d.ready and d.doubt_scope = $5
+                where $13 and d.ready and d.doubt_scope = $5 and not exists (
+                    select 1 from outboxd.pause p
+                    where p.kind = 'all' or (p.kind = 'provider' and p.name = $8)
+                       or (p.kind = 'account' and p.name = d.account_id))
                 order by d.due_at
                 limit $3
                 for update skip locked
@@ -174,15 +184,15 @@ impl Line {
             ),
             recorded as (
                 insert into outboxd.attempt (notification_id, number, fence, worker, provider, dedup_scope, dedup_window,
-                    recovery_window, resend_room)
+                    recovery_window, resend_room, replay_id)
                 select c.notification_id, c.attempts, c.fence, $6, $8, $5, make_interval(secs => $9),
-                    make_interval(secs => $10), make_interval(secs => $11)
+                    make_interval(secs => $10), make_interval(secs => $11), c.replay_id
                 from claimed c
             )
             select c.notification_id as "notification_id!", c.account_id as "account_id!", c.fence as "fence!",
                 c.attempts as "attempts!", c.tries as "tries!", c.suspicions as "suspicions!",
                 c.size_bytes as "size_bytes!", c.hops as "hops!",
-                coalesce(c.expires_at, c.first_due_at + make_interval(secs => $12)) <= now() as "overdue!",
+                coalesce(c.expires_at, coalesce(c.renewed_at, c.first_due_at) + make_interval(secs => $12)) <= now() as "overdue!",
                 o.created_at, o.sender, o.sender_name, o.recipient, o.recipient_name, o.reply_to, o.subject, o.body_text,
                 o.body_html, o.headers, o.attachments, o.list_unsubscribe, o.list_unsubscribe_post
             from claimed c

@@ -49,7 +49,7 @@ impl Line {
             )
             update outboxd.delivery d
             set (state, changed_at, reason, due_at, ready, worker, lease_until, tries, lost_claims, doubt_since,
-                 doubt_until, doubt_scope, resend_until, resend_at, closes_at, duplicate_possible) = (
+                 doubt_until, doubt_scope, resend_until, resend_at, closes_at, duplicate_possible, resend_decided) = (
                 select v.state, now(), case when v.state = 'failed' then 'exhausted' end,
                     case when v.state = 'pending' then now() end, v.state = 'pending', null::text, null::timestamptz,
                     d.tries + ended.counted::integer,
@@ -60,7 +60,8 @@ impl Line {
                          then now() + make_interval(secs => $3) end,
                     case when v.state = 'uncertain' then v.doubt_until end,
                     d.duplicate_possible
-                        or (d.state = 'transmitting' and d.doubt_since is not null and ended.dedup_window is null)
+                        or (d.state = 'transmitting' and d.doubt_since is not null and ended.dedup_window is null),
+                    d.resend_decided and v.state = 'pending'
                 from (
                     select
                         case when ended.proven then 'sent'
@@ -107,7 +108,7 @@ impl Line {
             with due as (
                 select d.notification_id,
                     d.resend_until >= now()
-                        and coalesce(d.expires_at, d.first_due_at + make_interval(secs => $2)) > now() as safe
+                        and coalesce(d.expires_at, coalesce(d.renewed_at, d.first_due_at) + make_interval(secs => $2)) > now() as safe
                 from outboxd.delivery d
                 where d.resend_at <= now()
                 order by d.resend_at
@@ -210,7 +211,7 @@ impl Line {
             set state = case when d.doubt_since is null then 'failed' else 'uncertain' end,
                 reason = case when d.doubt_since is null then 'expired' end,
                 closes_at = d.doubt_until,
-                changed_at = now(), due_at = null, ready = false
+                changed_at = now(), due_at = null, ready = false, resend_decided = false
             from over
             where d.notification_id = over.notification_id
             "#,

@@ -106,7 +106,7 @@ impl Line {
             settled as (
                 update outboxd.delivery d
                 set (state, changed_at, reason, due_at, ready, worker, lease_until, tries, suspicions, lost_claims,
-                     doubt_since, doubt_until, doubt_scope, resend_until, resend_at, closes_at, duplicate_possible) = (
+                     doubt_since, doubt_until, doubt_scope, resend_until, resend_at, closes_at, duplicate_possible, resend_decided) = (
                     select v.state, now(),
                         case when v.state = 'failed' then coalesce(ended.reason, 'expired') end,
                         case when v.state = 'pending' then ended.again_at end,
@@ -120,14 +120,16 @@ impl Line {
                         case when v.state = 'uncertain' then v.doubt_until end,
                         d.duplicate_possible
                             or (d.doubt_since is not null and ended.outcome in ('sent', 'uncertain')
-                                and ended.dedup_window is null)
+                                and ended.dedup_window is null),
+                        -- A decision is for one sending: it is used up by whatever may have been one.
+                        d.resend_decided and v.state = 'pending'
                     from (
                         select w.*,
                             case
                                 when w.next = 'sent' then 'sent'
                                 when w.next = 'doubt' then 'uncertain'
                                 when w.next = 'retry' and not w.overdue
-                                     and (w.doubt_since is null or ended.again_at <= w.resend_until) then 'pending'
+                                     and (w.doubt_since is null or ended.again_at <= w.resend_until or d.resend_decided) then 'pending'
                                 when w.doubt_since is not null then 'uncertain'
                                 else 'failed'
                             end as state
@@ -147,7 +149,7 @@ impl Line {
                                          when n.next = 'doubt' then ended.begun_at + ended.resend_room end
                                 end as resend_until,
                                 coalesce(ended.again_at, now())
-                                    >= coalesce(d.expires_at, d.first_due_at + make_interval(secs => $14)) as overdue
+                                    >= coalesce(d.expires_at, coalesce(d.renewed_at, d.first_due_at) + make_interval(secs => $14)) as overdue
                             from (
                                 -- Proof that came while this attempt was running: whatever it came to, nothing is left to send.
                                 select case when d.doubt_since is not null and exists (
