@@ -90,3 +90,7 @@ alter table outboxd.delivery
     add column resend_decided boolean not null default false;
 
 alter table outboxd.attempt add column replay_id uuid;
+
+-- What a person looks for: what failed, and what is in doubt. Neither names a column that *begin* changes.
+create index delivery_failed on outboxd.delivery (notification_id) where reason is not null;
+create index delivery_doubt on outboxd.delivery (doubt_since) where doubt_since is not null;

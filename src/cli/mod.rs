@@ -3,10 +3,13 @@
 //! A new command is a file here and a variant of [`Command`].
 
 pub mod config_check;
+pub mod decide;
 pub mod demo;
 pub mod enqueue;
+pub mod list;
 pub mod migrate;
 pub mod show;
+mod table;
 pub mod worker;
 
 use std::path::PathBuf;
@@ -27,6 +30,8 @@ pub enum Exit {
     Failure = 1,
     /// The command line or the configuration is wrong: trying again changes nothing. Also what clap ends with.
     Usage = 2,
+    /// What was asked for may not be done as things are, or what was named is not there. Nothing was changed.
+    Refused = 3,
 }
 
 impl From<Exit> for ExitCode {
@@ -72,6 +77,18 @@ pub enum Command {
     Enqueue(Box<enqueue::Args>),
     /// Show the whole story of one notification
     Show(show::Args),
+    /// List notifications, the newest first
+    List(list::Args),
+    /// List what is uncertain or unresolved, the least time left first
+    Uncertain(list::UncertainArgs),
+    /// Settle an uncertain notification, or send it once more
+    Resolve(decide::ResolveArgs),
+    /// Withdraw a notification
+    Cancel(decide::CancelArgs),
+    /// Claim nothing of an account, for a provider, or at all
+    Pause(decide::PauseArgs),
+    /// End a pause
+    Resume(decide::PauseArgs),
     /// About the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -92,9 +109,7 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<Exit> {
         let purpose = match self.command {
             Command::Worker | Command::Run | Command::Config(_) => Purpose::Send,
-            Command::Demo(_) | Command::Api | Command::Migrate | Command::Enqueue(_) | Command::Show(_) => {
-                Purpose::Other
-            }
+            _ => Purpose::Other,
         };
         let loaded =
             Sources::of_this_process(self.config.as_deref()).and_then(|sources| config::load(&sources, purpose));
@@ -108,6 +123,12 @@ impl Cli {
             Command::Migrate => in_runtime(migrate::run(&loaded?, out)),
             Command::Enqueue(args) => in_runtime(enqueue::run(*args, &loaded?, &mut std::io::stdin(), out)),
             Command::Show(args) => in_runtime(show::run(&args, &loaded?, out)),
+            Command::List(args) => in_runtime(list::run(&args, &loaded?, out)),
+            Command::Uncertain(args) => in_runtime(list::run_uncertain(&args, &loaded?, out)),
+            Command::Resolve(args) => in_runtime(decide::resolve(&args, &loaded?, out)),
+            Command::Cancel(args) => in_runtime(decide::cancel(&args, &loaded?, out)),
+            Command::Pause(args) => in_runtime(decide::pause(&args, false, &loaded?, out)),
+            Command::Resume(args) => in_runtime(decide::pause(&args, true, &loaded?, out)),
         }
     }
 }

@@ -6,6 +6,7 @@
 pub mod accept;
 pub mod begin;
 pub mod claim;
+pub mod decide;
 pub mod enqueue;
 pub mod evidence;
 pub mod line;
@@ -16,6 +17,7 @@ pub mod operations;
 pub mod promote;
 pub mod recovery;
 pub mod renew;
+pub mod search;
 pub mod settle;
 pub mod stats;
 pub mod story;
