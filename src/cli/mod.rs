@@ -5,11 +5,14 @@
 pub mod config_check;
 pub mod decide;
 pub mod demo;
+pub mod doctor;
 pub mod enqueue;
 pub mod list;
 pub mod migrate;
 pub mod show;
+pub mod stats;
 mod table;
+pub mod token;
 pub mod worker;
 
 use std::path::PathBuf;
@@ -73,6 +76,9 @@ pub enum Command {
     Run,
     /// Apply the database migrations that this release brings
     Migrate,
+    /// Make, list and revoke the tokens of the message API
+    #[command(subcommand)]
+    Token(token::Command),
     /// Store one notification
     Enqueue(Box<enqueue::Args>),
     /// Show the whole story of one notification
@@ -81,6 +87,12 @@ pub enum Command {
     List(list::Args),
     /// List what is uncertain or unresolved, the least time left first
     Uncertain(list::UncertainArgs),
+    /// How much is in which state, and how the providers do
+    Stats(stats::Args),
+    /// The same again and again
+    Watch(stats::WatchArgs),
+    /// What is wrong, and what to do about it
+    Doctor(doctor::Args),
     /// Settle an uncertain notification, or send it once more
     Resolve(decide::ResolveArgs),
     /// Withdraw a notification
@@ -120,11 +132,15 @@ impl Cli {
             Command::Worker => in_runtime(worker::run(loaded?, &[Part::Worker])),
             Command::Api => in_runtime(worker::run(loaded?, &[Part::Api])),
             Command::Run => in_runtime(worker::run(loaded?, &[Part::Api, Part::Worker])),
+            Command::Token(command) => in_runtime(token::run(&command, &loaded?, out)),
             Command::Migrate => in_runtime(migrate::run(&loaded?, out)),
             Command::Enqueue(args) => in_runtime(enqueue::run(*args, &loaded?, &mut std::io::stdin(), out)),
             Command::Show(args) => in_runtime(show::run(&args, &loaded?, out)),
             Command::List(args) => in_runtime(list::run(&args, &loaded?, out)),
             Command::Uncertain(args) => in_runtime(list::run_uncertain(&args, &loaded?, out)),
+            Command::Stats(args) => in_runtime(stats::run(&args, &loaded?, out)),
+            Command::Watch(args) => in_runtime(stats::watch(&args, &loaded?, out)),
+            Command::Doctor(args) => in_runtime(doctor::run(&args, &loaded?, out)),
             Command::Resolve(args) => in_runtime(decide::resolve(&args, &loaded?, out)),
             Command::Cancel(args) => in_runtime(decide::cancel(&args, &loaded?, out)),
             Command::Pause(args) => in_runtime(decide::pause(&args, false, &loaded?, out)),

@@ -2,7 +2,7 @@
 //!
 //! A decision never contradicts the state machine; where it may not be taken, nothing is written and the reason is told.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
 
@@ -10,7 +10,7 @@ use crate::domain::evidence::Proof;
 use crate::domain::ids::NotificationId;
 use crate::domain::state::State;
 
-use super::StoreError;
+use super::{StoreError, evidence};
 
 /// Who decides, and why.
 #[derive(Debug, Clone)]
@@ -86,7 +86,6 @@ struct Row {
     in_doubt: bool,
     safe_until_now: bool,
     expired: bool,
-    erased: bool,
     snapshot: Value,
 }
 
@@ -116,7 +115,6 @@ pub async fn resolve(
         (Resolution::Resend { .. }, State::Pending | State::Cancelled) => {
             return refused("only what failed, is uncertain or unresolved can be sent once more");
         }
-        (Resolution::Resend { .. }, _) if row.erased => return refused("its content was erased"),
         (Resolution::Resend { .. }, _) if row.expired => return refused("it has expired: it may not be sent any more"),
         (Resolution::Resend { duplicate: false }, State::Sent | State::Bounced) => {
             return refused("a provider took it: sending it again is a duplicate, which --duplicate must spell out");
@@ -124,8 +122,12 @@ pub async fn resolve(
         (Resolution::Resend { .. }, _) => "resend",
     };
     match resolution {
-        Resolution::Sent => state(&mut tx, id, Proof::Accepted, false, decider).await?,
-        Resolution::NotSent { give_up } => state(&mut tx, id, Proof::NotAccepted, give_up, decider).await?,
+        Resolution::Sent => {
+            evidence::statement(&mut tx, id, Proof::Accepted, false, decider.who, decider.reason).await?;
+        }
+        Resolution::NotSent { give_up } => {
+            evidence::statement(&mut tx, id, Proof::NotAccepted, give_up, decider.who, decider.reason).await?;
+        }
         Resolution::Resend { .. } => {
             let twice = matches!(row.state, State::Sent | State::Bounced) || (row.in_doubt && !row.safe_until_now);
             sqlx::query!(
@@ -243,20 +245,8 @@ async fn lock(tx: &mut PgConnection, id: NotificationId) -> Result<Option<Row>, 
         in_doubt: row.in_doubt,
         safe_until_now: row.safe,
         expired: row.expired,
-        erased: false,
         snapshot: row.snapshot,
     }))
-}
-
-async fn state(
-    tx: &mut PgConnection,
-    id: NotificationId,
-    proof: Proof,
-    for_good: bool,
-    decider: &Decider<'_>,
-) -> Result<(), StoreError> {
-    let _ = (tx, id, proof, for_good, decider, json!({}));
-    Ok(())
 }
 
 /// Puts the decision on record beside what it did.

@@ -7,6 +7,7 @@ pub mod accept;
 pub mod begin;
 pub mod claim;
 pub mod decide;
+pub mod doctor;
 pub mod enqueue;
 pub mod evidence;
 pub mod line;
