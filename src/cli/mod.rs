@@ -11,6 +11,7 @@ pub mod list;
 pub mod migrate;
 pub mod show;
 pub mod stats;
+pub mod submit;
 mod table;
 pub mod token;
 pub mod worker;
@@ -35,6 +36,8 @@ pub enum Exit {
     Usage = 2,
     /// What was asked for may not be done as things are, or what was named is not there. Nothing was changed.
     Refused = 3,
+    /// Whether the operation is stored is not known: `outboxd submit` alone.
+    Unconfirmed = 4,
 }
 
 impl From<Exit> for ExitCode {
@@ -76,6 +79,8 @@ pub enum Command {
     Run,
     /// Apply the database migrations that this release brings
     Migrate,
+    /// Store a message through the API, once, and know it
+    Submit(Box<submit::Args>),
     /// Make, list and revoke the tokens of the message API
     #[command(subcommand)]
     Token(token::Command),
@@ -132,6 +137,8 @@ impl Cli {
             Command::Worker => in_runtime(worker::run(loaded?, &[Part::Worker])),
             Command::Api => in_runtime(worker::run(loaded?, &[Part::Api])),
             Command::Run => in_runtime(worker::run(loaded?, &[Part::Api, Part::Worker])),
+            // It has no other settings than its own, and is gone by now.
+            Command::Submit(_) => Ok(Exit::Usage),
             Command::Token(command) => in_runtime(token::run(&command, &loaded?, out)),
             Command::Migrate => in_runtime(migrate::run(&loaded?, out)),
             Command::Enqueue(args) => in_runtime(enqueue::run(*args, &loaded?, &mut std::io::stdin(), out)),
