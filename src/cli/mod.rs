@@ -128,17 +128,24 @@ impl Cli {
             Command::Worker | Command::Run | Command::Config(_) => Purpose::Send,
             _ => Purpose::Other,
         };
-        let loaded =
-            Sources::of_this_process(self.config.as_deref()).and_then(|sources| config::load(&sources, purpose));
+        let sources = Sources::of_this_process(self.config.as_deref());
         let out = &mut std::io::stdout();
-        match self.command {
+        let command = match self.command {
+            // It has settings of its own, and needs none of the others.
+            Command::Submit(args) => {
+                let caller = config::load_caller(&sources?)?;
+                return in_runtime(submit::run(*args, caller, &mut std::io::stdin(), out));
+            }
+            command => command,
+        };
+        let loaded = sources.and_then(|sources| config::load(&sources, purpose));
+        match command {
             Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, loaded, out),
             Command::Demo(args) => in_runtime(demo::run(&args, out)),
             Command::Worker => in_runtime(worker::run(loaded?, &[Part::Worker])),
             Command::Api => in_runtime(worker::run(loaded?, &[Part::Api])),
             Command::Run => in_runtime(worker::run(loaded?, &[Part::Api, Part::Worker])),
-            // It has no other settings than its own, and is gone by now.
-            Command::Submit(_) => Ok(Exit::Usage),
+            Command::Submit(_) => Ok(Exit::Usage), // answered above
             Command::Token(command) => in_runtime(token::run(&command, &loaded?, out)),
             Command::Migrate => in_runtime(migrate::run(&loaded?, out)),
             Command::Enqueue(args) => in_runtime(enqueue::run(*args, &loaded?, &mut std::io::stdin(), out)),

@@ -26,5 +26,6 @@ mod regression;
 mod sandbox;
 mod schema;
 mod settling;
+mod submitting;
 mod wakeups;
 mod worker_process;
