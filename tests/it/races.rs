@@ -71,7 +71,11 @@ async fn proof_that_commits_while_a_settlement_waits_for_the_row_stops_the_resen
 
     assert_eq!(late.await.unwrap().unwrap(), Late::Recorded(State::Transmitting));
     assert_eq!(settle.await.unwrap().unwrap().len(), 1);
-    assert_eq!(db.state(id).await, "sent", "its first attempt was accepted, and that was on record when this was settled");
+    assert_eq!(
+        db.state(id).await,
+        "sent",
+        "its first attempt was accepted, and that was on record when this was settled"
+    );
 }
 
 #[tokio::test]
