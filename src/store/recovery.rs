@@ -26,10 +26,7 @@ impl Line {
             r#"
             with lost as (
                 select d.notification_id, d.attempts, d.state as was, d.fence,
-                    d.doubt_since is not null and exists (
-                        select 1 from outboxd.evidence e
-                        where e.notification_id = d.notification_id and e.proves in ('accepted', 'delivered', 'bounced')
-                    ) as proven
+                    d.doubt_since is not null and d.proven as proven
                 from outboxd.delivery d
                 where d.lease_until <= now()
                 order by d.lease_until

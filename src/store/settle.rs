@@ -152,11 +152,7 @@ impl Line {
                                     >= coalesce(d.expires_at, coalesce(d.renewed_at, d.first_due_at) + make_interval(secs => $14)) as overdue
                             from (
                                 -- Proof that came while this attempt was running: whatever it came to, nothing is left to send.
-                                select case when d.doubt_since is not null and exists (
-                                    select 1 from outboxd.evidence e
-                                    where e.notification_id = d.notification_id
-                                      and e.proves in ('accepted', 'delivered', 'bounced')
-                                ) then 'sent' else ended.next end as next
+                                select case when d.doubt_since is not null and d.proven then 'sent' else ended.next end as next
                             ) n
                         ) w
                     ) v

@@ -22,6 +22,7 @@ mod outages;
 mod outcomes;
 mod postfix;
 mod providers;
+mod races;
 mod regression;
 mod sandbox;
 mod schema;

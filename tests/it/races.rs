@@ -1,0 +1,108 @@
+//! What two statements do to each other that meet at one row, each held still at the worst moment.
+
+use std::time::Duration;
+
+use outboxd::domain::outcome::{Outcome, Phase};
+use outboxd::domain::policy::Next;
+use outboxd::domain::state::State;
+use outboxd::store::Line;
+use outboxd::store::claim::{Claimed, What};
+use outboxd::store::evidence::Late;
+use outboxd::store::settle::Settlement;
+
+use crate::harness::rows::{LONG, claim, verdict};
+use crate::harness::{PATIENCE, TestDb, eventually};
+
+/// A notification whose first attempt lost its lease after *begin*, and whose resend is being transmitted: the first
+/// attempt's result, which is an acceptance and late, and the resend.
+async fn resend_under_way(db: &TestDb, line: &mut Line) -> (Settlement, Claimed) {
+    let first = db.claimed(line, &claim()).await;
+    let id = first.id();
+    line.begin(&[(id, first.fence())]).await.unwrap();
+    db.age(id, "2 hours").await;
+    db.sql(&format!("update outboxd.attempt set begun_at = now() where notification_id = '{id}'")).await.unwrap();
+    line.sweep_leases(12, Duration::ZERO).await.unwrap();
+    assert_eq!(line.release_resends(96 * LONG).await.unwrap(), 1);
+    let resend = line.claim(&claim(), What::Resends, 1, u64::MAX).await.unwrap().remove(0);
+    assert_eq!(line.begin(&[(resend.id(), resend.fence())]).await.unwrap().len(), 1);
+    let accepted = Settlement::new(first, verdict(Outcome::Sent, Phase::EndOfData), Next::Sent);
+    (accepted, resend)
+}
+
+/// Waits until so many sessions of this database wait for a lock.
+async fn until_waiting(db: &TestDb, count: i64) {
+    eventually("they wait for each other", PATIENCE, async || {
+        let waiting: i64 = sqlx::query_scalar(
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'",
+        )
+        .fetch_one(&db.pool)
+        .await
+        .unwrap();
+        if waiting == count { Ok(()) } else { Err(waiting) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn proof_that_commits_while_a_settlement_waits_for_the_row_stops_the_resend() {
+    let db = TestDb::new().await;
+    let (mut line, mut evidence_line) = (db.line(), db.line());
+    let (accepted, resend) = resend_under_way(&db, &mut line).await;
+    let id = resend.id();
+
+    // The same evidence, uncommitted, holds the late result when it has locked the row.
+    let mut same = db.pool.begin().await.unwrap();
+    sqlx::query(
+        "insert into outboxd.evidence (notification_id, attempt_number, kind, proves, source, reference, recorded_by)
+         values ($1, 1, 'late_result', 'accepted', 'worker', $2, 'w1')",
+    )
+    .bind(id.0)
+    .bind(format!("fence {}", accepted.fence()))
+    .execute(&mut *same)
+    .await
+    .unwrap();
+    let late = tokio::spawn(async move { evidence_line.late_result(&accepted, "w1").await });
+    until_waiting(&db, 1).await;
+    let again = Next::Retry { delay: Duration::from_secs(60), counted: true, suspected: false };
+    let deferred = Settlement::new(resend, verdict(Outcome::Deferred, Phase::Rcpt), again);
+    let settle = tokio::spawn(async move { line.settle(&[deferred], 96 * LONG).await });
+    until_waiting(&db, 2).await;
+    same.rollback().await.unwrap();
+
+    assert_eq!(late.await.unwrap().unwrap(), Late::Recorded(State::Transmitting));
+    assert_eq!(settle.await.unwrap().unwrap().len(), 1);
+    assert_eq!(
+        db.state(id).await,
+        "sent",
+        "its first attempt was accepted, and that was on record when this was settled"
+    );
+}
+
+#[tokio::test]
+async fn proof_that_commits_while_a_sweep_is_on_its_way_to_the_row_settles_it() {
+    let db = TestDb::new().await;
+    let (mut line, mut evidence_line) = (db.line(), db.line());
+    let ahead = db.claimed(&mut line, &claim()).await;
+    let (accepted, resend) = resend_under_way(&db, &mut line).await;
+    db.age(ahead.id(), "3 hours").await;
+    db.sql(&format!(
+        "update outboxd.delivery set lease_until = now() - interval '1 s' where notification_id = '{}'",
+        resend.id()
+    ))
+    .await
+    .unwrap();
+
+    let mut held = db.pool.begin().await.unwrap();
+    sqlx::query("select from outboxd.attempt where notification_id = $1 for update")
+        .bind(ahead.id().0)
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    let sweep = tokio::spawn(async move { line.sweep_leases(12, LONG).await });
+    until_waiting(&db, 1).await;
+    evidence_line.late_result(&accepted, "w1").await.unwrap();
+    held.rollback().await.unwrap();
+
+    assert_eq!(sweep.await.unwrap().unwrap(), 2);
+    assert_eq!(db.state(resend.id()).await, "sent");
+}
