@@ -2,11 +2,13 @@
 //!
 //! A new command is a file here and a variant of [`Command`].
 
+pub mod clean;
 pub mod config_check;
 pub mod decide;
 pub mod demo;
 pub mod doctor;
 pub mod enqueue;
+pub mod erase;
 pub mod list;
 pub mod migrate;
 pub mod show;
@@ -79,6 +81,10 @@ pub enum Command {
     Run,
     /// Apply the database migrations that this release brings
     Migrate,
+    /// Remove what is past its retention, once
+    Clean(clean::Args),
+    /// Erase one account's content, and keep its keys taken
+    Erase(erase::Args),
     /// Store a message through the API, once, and know it
     Submit(Box<submit::Args>),
     /// Make, list and revoke the tokens of the message API
@@ -146,6 +152,8 @@ impl Cli {
             Command::Api => in_runtime(worker::run(loaded?, &[Part::Api])),
             Command::Run => in_runtime(worker::run(loaded?, &[Part::Api, Part::Worker])),
             Command::Submit(_) => Ok(Exit::Usage), // answered above
+            Command::Clean(args) => in_runtime(clean::run(&args, &loaded?, out)),
+            Command::Erase(args) => in_runtime(erase::run(&args, &loaded?, out)),
             Command::Token(command) => in_runtime(token::run(&command, &loaded?, out)),
             Command::Migrate => in_runtime(migrate::run(&loaded?, out)),
             Command::Enqueue(args) => in_runtime(enqueue::run(*args, &loaded?, &mut std::io::stdin(), out)),

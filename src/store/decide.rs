@@ -86,6 +86,7 @@ struct Row {
     in_doubt: bool,
     safe_until_now: bool,
     expired: bool,
+    erased: bool,
     snapshot: Value,
 }
 
@@ -115,6 +116,7 @@ pub async fn resolve(
         (Resolution::Resend { .. }, State::Pending | State::Cancelled) => {
             return refused("only what failed, is uncertain or unresolved can be sent once more");
         }
+        (Resolution::Resend { .. }, _) if row.erased => return refused("its content was erased"),
         (Resolution::Resend { .. }, _) if row.expired => return refused("it has expired: it may not be sent any more"),
         (Resolution::Resend { duplicate: false }, State::Sent | State::Bounced) => {
             return refused("a provider took it: sending it again is a duplicate, which --duplicate must spell out");
@@ -227,12 +229,13 @@ async fn lock(tx: &mut PgConnection, id: NotificationId) -> Result<Option<Row>, 
     let row = sqlx::query!(
         r#"
         select d.state, d.doubt_since is not null as "in_doubt!", coalesce(d.resend_until >= now(), false) as "safe!",
-            coalesce(d.expires_at <= now(), false) as "expired!",
+            coalesce(d.expires_at <= now(), false) as "expired!", o.erased_at is not null as "erased!",
             jsonb_build_object('state', d.state, 'reason', d.reason, 'doubt_since', d.doubt_since, 'attempts', d.attempts,
                 'tries', d.tries, 'duplicate_possible', d.duplicate_possible) as "snapshot!"
         from outboxd.delivery d
+        join outboxd.outbox o on o.id = d.notification_id
         where d.notification_id = $1
-        for update
+        for update of d
         "#,
         id.0,
     )
@@ -245,6 +248,7 @@ async fn lock(tx: &mut PgConnection, id: NotificationId) -> Result<Option<Row>, 
         in_doubt: row.in_doubt,
         safe_until_now: row.safe,
         expired: row.expired,
+        erased: row.erased,
         snapshot: row.snapshot,
     }))
 }

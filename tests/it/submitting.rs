@@ -57,6 +57,7 @@ async fn submit(script: Vec<Reply>, limits: Limits) -> (Outcome, Scripted, bool)
 #[tokio::test]
 async fn every_attempt_sends_the_same_key_and_the_same_octets() {
     let script = vec![
+        Reply::CloseAtOnce,
         Reply::CloseAfterRequest,
         problem(503, "", "outcome_unconfirmed"),
         Reply::Cut(30, 201, RECEIPT.to_owned()),
