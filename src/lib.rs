@@ -32,9 +32,16 @@ pub mod telemetry;
 pub mod worker;
 
 pub use domain::ids::NotificationId;
+pub use domain::operation::{Operation, RequestKey};
 pub use store::enqueue::{EnqueueError, NewAttachment, NewNotification, enqueue};
+pub use store::receipts::{ReserveError, Reserved, complete, reserve};
 
 /// Compiles the Rust in the producer's contract.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/producers.md")]
 pub struct ProducersContract;
+
+/// Compiles the Rust in the guide to an API of one's own.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/own-api.md")]
+pub struct OwnApi;

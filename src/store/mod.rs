@@ -17,6 +17,7 @@ pub mod listen;
 pub mod migrate;
 pub mod operations;
 pub mod promote;
+pub mod receipts;
 pub mod recovery;
 pub mod renew;
 pub mod retention;

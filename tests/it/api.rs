@@ -4,3 +4,4 @@ mod accepting;
 mod lookups;
 mod refusing;
 mod serving;
+mod storm;

@@ -43,7 +43,9 @@ impl TestDb {
         let columns = match state {
             "uncertain" => "doubt_since = now(), doubt_until = now(), doubt_scope = 'x', closes_at = now()",
             "unresolved" => "doubt_since = now(), doubt_until = now(), doubt_scope = 'x', closes_at = null",
-            "failed" => "reason = 'refused', doubt_since = null, doubt_until = null, doubt_scope = null, closes_at = null",
+            "failed" => {
+                "reason = 'refused', doubt_since = null, doubt_until = null, doubt_scope = null, closes_at = null"
+            }
             _ => "reason = null",
         };
         self.sql(&format!(
