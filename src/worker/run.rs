@@ -27,6 +27,10 @@ use super::wakeup::listen;
 /// short; what is not written by then is told by its lease.
 const FINAL_SETTLE: Duration = Duration::from_secs(20);
 
+/// How often connections that have lain idle for too long are looked for. A server that takes no more of them than it has
+/// lets others wait meanwhile: a second beside limits of tens of seconds.
+const IDLE_LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// How a worker works.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -113,6 +117,14 @@ pub async fn run(
             "lease renewal"
         });
     }
+    let providers: Vec<Arc<Provider>> = settings.routes.values().flatten().cloned().collect();
+    standing.spawn(async move {
+        let mut looks = tokio::time::interval(IDLE_LOOK_EVERY);
+        loop {
+            looks.tick().await;
+            providers.iter().for_each(|provider| _ = provider.pool().prune());
+        }
+    });
     if let Some((direct, heartbeat)) = settings.wakeup.clone() {
         let (line, name, wake) = (dsn.line(), settings.worker.clone(), wake.clone());
         standing.spawn(async move {

@@ -1,6 +1,7 @@
 //! One test for each fault that was found in use and mended.
 
-use crate::harness::{Proc, TestDb};
+use crate::harness::scene::Scene;
+use crate::harness::{PATIENCE, Proc, TestDb, eventually};
 
 /// Half of all quiet drains said "results not written at shutdown" although nothing was under way.
 #[tokio::test]
@@ -25,4 +26,20 @@ async fn a_drain_with_nothing_under_way_is_clean_and_says_so() {
         let log = worker.log();
         assert!(ended.success() && log.contains("drained") && !log.contains("ERROR"), "{log}");
     }
+}
+
+/// Nothing closed a connection that lay idle but the next message, so that it stayed open for ever after the last one.
+#[tokio::test]
+async fn a_connection_that_lies_idle_is_closed_in_time_without_a_further_message() {
+    let scene = Scene::new().await.set("provider.primary.idle_timeout", "200ms");
+    let worker = scene.worker();
+    let id = scene.enqueue().await;
+    scene.until(id, "sent").await;
+    eventually("the connection is closed", PATIENCE, async || {
+        let connections = scene.server.connections();
+        if connections.now == 0 { Ok(()) } else { Err(connections) }
+    })
+    .await;
+    assert_eq!(scene.server.violations(), Vec::<String>::new(), "with QUIT");
+    worker.drain().await;
 }
