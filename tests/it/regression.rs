@@ -43,3 +43,15 @@ async fn a_connection_that_lies_idle_is_closed_in_time_without_a_further_message
     assert_eq!(scene.server.violations(), Vec::<String>::new(), "with QUIT");
     worker.drain().await;
 }
+
+/// Every claim that the database refused used up as much of the provider's rate as it could have claimed.
+#[tokio::test]
+async fn a_claim_that_fails_uses_up_nothing_of_the_rate() {
+    let scene = Scene::new().await.set("provider.primary.rate_per_second", "0.001").set("provider.primary.burst", "1");
+    scene.db.sql("alter table outboxd.attempt rename to missing").await.unwrap();
+    let id = scene.enqueue().await;
+    let mut worker = Proc::start(&["worker"], &scene.config.text());
+    worker.line_with("cannot claim").await;
+    scene.db.sql("alter table outboxd.missing rename to attempt").await.unwrap();
+    scene.until(id, "sent").await;
+}
