@@ -39,7 +39,7 @@ pub struct DispatchSettings {
     pub claim_max: u32,
 }
 
-/// The memory that claimed content may take, shared by all dispatchers of a worker.
+/// The memory that claimed content may take.
 #[derive(Debug)]
 pub struct Budget {
     max_bytes: u64,

@@ -40,7 +40,7 @@ pub struct Settings {
     pub poll_interval: Duration,
     /// How long running sends may take to finish at a shutdown.
     pub grace: Duration,
-    /// The memory that claimed content may take, in bytes.
+    /// The memory that claimed content may take, in bytes, shared out evenly to the routes.
     pub in_flight_bytes: u64,
     /// The most rows that one statement claims.
     pub claim_max: u32,
@@ -136,7 +136,8 @@ pub async fn run(
     let mut settle_task = tokio::spawn(settle_task);
 
     let attempts = TaskTracker::new();
-    let budget = Budget::new(settings.in_flight_bytes);
+    // Each route its own share: large messages to a provider that hangs must not hold up the others.
+    let share = settings.in_flight_bytes / u64::try_from(settings.routes.len()).unwrap_or(u64::MAX).max(1);
     let mut dispatchers: JoinSet<()> = JoinSet::new();
     for ((route, providers), waker) in settings.routes.iter().zip(wakers) {
         let dispatcher = Dispatcher {
@@ -154,7 +155,7 @@ pub async fn run(
             attempts: attempts.clone(),
             wake: waker,
             freed: freed.clone(),
-            budget: Arc::clone(&budget),
+            budget: Budget::new(share.max(1)),
         };
         dispatchers.spawn(dispatcher.run(shutdown.clone()));
     }

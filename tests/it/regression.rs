@@ -1,5 +1,9 @@
 //! One test for each fault that was found in use and mended.
 
+use outboxd::sandbox::smtp::{Action, Options, Rule, SmtpServer, Stage};
+use outboxd::store::enqueue::NewNotification;
+
+use crate::harness::rows::plain;
 use crate::harness::scene::Scene;
 use crate::harness::{PATIENCE, Proc, TestDb, eventually};
 
@@ -54,4 +58,21 @@ async fn a_claim_that_fails_uses_up_nothing_of_the_rate() {
     worker.line_with("cannot claim").await;
     scene.db.sql("alter table outboxd.missing rename to attempt").await.unwrap();
     scene.until(id, "sent").await;
+}
+
+/// Large messages to a provider that hung took all of the memory for content, and the other routes claimed nothing.
+#[tokio::test]
+async fn large_messages_to_a_provider_that_hangs_hold_up_no_other_route() {
+    let hung = SmtpServer::start(Options::default()).await.unwrap();
+    hung.script().push(Rule::at(Stage::Connect, Action::Hang));
+    let mut scene = Scene::new().await.set("route.bulk", "bulk").set("worker.in_flight_bytes", "100000");
+    scene.config = scene.config.provider("bulk", hung.addr());
+    let worker = scene.worker();
+    let large =
+        NewNotification { body_text: Some("x".repeat(150_000)), route: Some("bulk".to_owned()), ..plain("acme") };
+    let large = scene.db.enqueue(&large).await;
+    scene.until(large, "claimed").await;
+    let id = scene.enqueue().await;
+    scene.until(id, "sent").await;
+    drop(worker);
 }
