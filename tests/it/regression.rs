@@ -1,11 +1,13 @@
 //! One test for each fault that was found in use and mended.
 
+use std::net::SocketAddr;
+
 use outboxd::sandbox::smtp::{Action, Options, Rule, SmtpServer, Stage};
 use outboxd::store::enqueue::NewNotification;
 
-use crate::harness::rows::plain;
+use crate::harness::rows::{claim, plain, ready};
 use crate::harness::scene::Scene;
-use crate::harness::{PATIENCE, Proc, TestDb, eventually};
+use crate::harness::{Config, PATIENCE, Proc, TestDb, Worker, eventually};
 
 /// Half of all quiet drains said "results not written at shutdown" although nothing was under way.
 #[tokio::test]
@@ -75,4 +77,55 @@ async fn large_messages_to_a_provider_that_hangs_hold_up_no_other_route() {
     let id = scene.enqueue().await;
     scene.until(id, "sent").await;
     drop(worker);
+}
+
+/// Rows that came due together were made ready 2,000 at each look, however far apart the looks were.
+#[tokio::test]
+async fn as_many_rows_as_come_due_together_are_made_ready_together() {
+    let db = TestDb::new().await;
+    stored(&db, 4_500).await;
+    db.sql("insert into outboxd.pause (kind, name, paused_by, reason) values ('all', '', 'a test', 'no claims')")
+        .await
+        .unwrap();
+    db.sql("update outboxd.delivery set ready = false").await.unwrap();
+    let worker = idle_worker(&db);
+    eventually("all are ready", PATIENCE, async || count(&db, "not ready").await).await;
+    worker.drain().await;
+}
+
+/// What a crash of a large worker left behind was swept 1,000 rows at each round.
+#[tokio::test]
+async fn as_many_leases_as_are_lost_together_are_swept_together() {
+    let db = TestDb::new().await;
+    stored(&db, 2_500).await;
+    assert_eq!(ready(&mut db.line(), &claim(), 2_500).await.len(), 2_500);
+    db.sql("insert into outboxd.pause (kind, name, paused_by, reason) values ('all', '', 'a test', 'no claims')")
+        .await
+        .unwrap();
+    db.sql("update outboxd.delivery set lease_until = now() - interval '1 s'").await.unwrap();
+    let worker = idle_worker(&db);
+    eventually("no lease is left", PATIENCE, async || count(&db, "lease_until is not null").await).await;
+    worker.drain().await;
+}
+
+async fn stored(db: &TestDb, rows: u32) {
+    let enqueue = "select outboxd.enqueue('a', 'a@example.org', 'b@example.org', 's', 'x') from generate_series(1, ";
+    db.sql(&format!("{enqueue}{rows})")).await.unwrap();
+}
+
+/// A worker that claims nothing and looks once in an hour.
+fn idle_worker(db: &TestDb) -> Worker {
+    let config = Config::new(db)
+        .set("worker.poll_interval", "1h")
+        .set("maintenance.every", "1h")
+        .set("lease.duration", "1h")
+        .provider("primary", SocketAddr::from(([127, 0, 0, 1], 9)));
+    Worker::start(&config)
+}
+
+/// `Ok` where no row is so.
+async fn count(db: &TestDb, condition: &str) -> Result<(), i64> {
+    let query = format!("select count(*) from outboxd.delivery where {condition}");
+    let rows: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(query)).fetch_one(&db.pool).await.unwrap();
+    if rows == 0 { Ok(()) } else { Err(rows) }
 }
