@@ -10,7 +10,7 @@ use outboxd::store::claim::{Claimed, What};
 use outboxd::store::evidence::Late;
 use outboxd::store::settle::Settlement;
 
-use crate::harness::rows::{LONG, claim, verdict};
+use crate::harness::rows::{LONG, claim, plain, ready, verdict};
 use crate::harness::{PATIENCE, TestDb, eventually};
 
 /// A notification whose first attempt lost its lease after *begin*, and whose resend is being transmitted: the first
@@ -105,4 +105,19 @@ async fn proof_that_commits_while_a_sweep_is_on_its_way_to_the_row_settles_it() 
 
     assert_eq!(sweep.await.unwrap().unwrap(), 2);
     assert_eq!(db.state(resend.id()).await, "sent");
+}
+
+#[tokio::test]
+async fn a_claim_of_one_passes_over_an_account_whose_only_row_is_held_by_another() {
+    let db = TestDb::new().await;
+    let held = db.enqueue(&plain("acme")).await;
+    let free = db.enqueue(&plain("beta")).await;
+    let mut other = db.pool.begin().await.unwrap();
+    sqlx::query("select from outboxd.delivery where notification_id = $1 for update")
+        .bind(held.0)
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let claimed = ready(&mut db.line(), &claim(), 1).await;
+    assert_eq!(claimed.iter().map(Claimed::id).collect::<Vec<_>>(), [free]);
 }
