@@ -8,6 +8,7 @@ use outboxd::domain::state::State;
 use outboxd::store::Line;
 use outboxd::store::claim::{Claimed, What};
 use outboxd::store::evidence::Late;
+use outboxd::store::line::Dsn;
 use outboxd::store::settle::Settlement;
 
 use crate::harness::rows::{LONG, claim, plain, ready, verdict};
@@ -120,4 +121,27 @@ async fn a_claim_of_one_passes_over_an_account_whose_only_row_is_held_by_another
         .unwrap();
     let claimed = ready(&mut db.line(), &claim(), 1).await;
     assert_eq!(claimed.iter().map(Claimed::id).collect::<Vec<_>>(), [free]);
+}
+
+/// A worker that is stopped, or cut off, in the middle of a transaction.
+#[tokio::test]
+async fn a_worker_that_stops_inside_a_transaction_holds_its_rows_no_longer_than_a_statement_may_take() {
+    for transaction_pooling in [false, true] {
+        let db = TestDb::new().await;
+        let mut line = db.line();
+        let held = db.claimed(&mut line, &claim()).await;
+        let second = Duration::from_secs(1);
+        let mut stopped = Dsn::new(&db.url, second, second, transaction_pooling).unwrap().connect().await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
+            "{} select from outboxd.delivery where notification_id = '{}' for update",
+            if transaction_pooling { "" } else { "begin;" },
+            held.id(),
+        )))
+        .execute(&mut stopped)
+        .await
+        .unwrap();
+        // The other worker waits for a lock 10 s at most.
+        let begun = line.begin(&[(held.id(), held.fence())]).await.unwrap();
+        assert_eq!(begun.len(), 1, "transaction_pooling {transaction_pooling}");
+    }
 }
