@@ -44,14 +44,17 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the statement itself is at fault (data or a constraint: SQLSTATE classes 22, 23, 42 and outboxd's own),
-    /// so that repeating it cannot help.
+    /// Whether the statement itself is at fault (data or a constraint: SQLSTATE classes 22, 23, 42 and outboxd's own; or
+    /// the row that it is about is no more), so that repeating it cannot help.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
-        let Self::Database(sqlx::Error::Database(error)) = self else {
-            return matches!(self, Self::Unknown { .. });
-        };
-        error.code().is_some_and(|code| ["22", "23", "42", "OB"].iter().any(|class| code.starts_with(class)))
+        match self {
+            Self::Database(sqlx::Error::Database(error)) => {
+                error.code().is_some_and(|code| ["22", "23", "42", "OB"].iter().any(|class| code.starts_with(class)))
+            }
+            Self::Database(sqlx::Error::RowNotFound) | Self::Unknown { .. } => true,
+            Self::Database(_) | Self::Silence(_) => false,
+        }
     }
 }
 

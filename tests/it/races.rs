@@ -145,3 +145,20 @@ async fn a_worker_that_stops_inside_a_transaction_holds_its_rows_no_longer_than_
         assert_eq!(begun.len(), 1, "transaction_pooling {transaction_pooling}");
     }
 }
+
+/// A worker that wakes after the retention of its notification.
+#[tokio::test]
+async fn a_late_result_of_a_notification_that_is_no_more_is_not_tried_again_and_again() {
+    let db = TestDb::new().await;
+    let mut line = db.line();
+    let claimed = db.claimed(&mut line, &claim()).await;
+    let id = claimed.id();
+    let late = Settlement::new(claimed, verdict(Outcome::Sent, Phase::EndOfData), Next::Sent);
+    db.sql(&format!(
+        "delete from outboxd.attempt where notification_id = '{id}'; delete from outboxd.delivery where notification_id = '{id}'"
+    ))
+    .await
+    .unwrap();
+    assert!(line.settle(std::slice::from_ref(&late), LONG).await.unwrap().is_empty());
+    assert!(line.late_result(&late, "w1").await.unwrap_err().is_permanent());
+}
