@@ -1,6 +1,7 @@
 //! One test for each fault that was found in use and mended.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use outboxd::sandbox::smtp::{Action, Options, Rule, SmtpServer, Stage};
 use outboxd::store::enqueue::NewNotification;
@@ -105,6 +106,44 @@ async fn as_many_leases_as_are_lost_together_are_swept_together() {
     db.sql("update outboxd.delivery set lease_until = now() - interval '1 s'").await.unwrap();
     let worker = idle_worker(&db);
     eventually("no lease is left", PATIENCE, async || count(&db, "lease_until is not null").await).await;
+    worker.drain().await;
+}
+
+/// The send deadline was counted from the answer to *begin*, which can be late; the windows that it is taken off count from
+/// *begin* itself, so that a resend could end outside of them.
+#[tokio::test]
+async fn the_time_that_begin_takes_comes_off_the_send_deadline() {
+    let scene = Scene::new()
+        .await
+        .set("provider.primary.send_deadline", "3s")
+        .set("provider.primary.timeouts.end_of_data", "3s")
+        .rule(Rule::at(Stage::Data, Action::Proceed.after(Duration::from_millis(500))))
+        .rule(Rule::at(Stage::EndOfData, Action::Hang));
+    let worker = scene.worker();
+    let id = scene.enqueue().await;
+    scene.until(id, "claimed").await;
+    let mut held = scene.db.pool.begin().await.unwrap();
+    sqlx::query("select from outboxd.delivery where notification_id = $1 for update")
+        .bind(id.0)
+        .execute(&mut *held)
+        .await
+        .unwrap();
+    eventually("begin has waited for the row for two seconds", PATIENCE, async || {
+        let waiting: bool = sqlx::query_scalar(
+            "select exists (select from pg_stat_activity where datname = current_database()
+                and wait_event_type = 'Lock' and now() - query_start > interval '2 s')",
+        )
+        .fetch_one(&scene.db.pool)
+        .await
+        .unwrap();
+        waiting.then_some(())
+    })
+    .await;
+    held.rollback().await.unwrap();
+    let story = scene.until(id, "uncertain").await;
+    let attempt = &story.attempts[0];
+    let took = attempt.ended_at.unwrap() - attempt.begun_at.unwrap();
+    assert!(took < Duration::from_millis(4_500), "3 s from begin, and what the machine takes: {took}");
     worker.drain().await;
 }
 
