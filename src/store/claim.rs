@@ -143,7 +143,8 @@ impl Line {
                     limit 1
                     ) next
                 ) following
-                where turns.hops < $3 and (following.lap = 0 or following.account_id <= $2)
+                -- Some more accounts than rows: those whose rows are all held by others must not leave a small batch empty.
+                where turns.hops < $3 + 8 and (following.lap = 0 or following.account_id <= $2)
             ),
             picked as materialized (
                 select row.*, turns.hops

@@ -44,14 +44,17 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the statement itself is at fault (data or a constraint: SQLSTATE classes 22, 23, 42 and outboxd's own),
-    /// so that repeating it cannot help.
+    /// Whether the statement itself is at fault (data or a constraint: SQLSTATE classes 22, 23, 42 and outboxd's own; or
+    /// the row that it is about is no more), so that repeating it cannot help.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
-        let Self::Database(sqlx::Error::Database(error)) = self else {
-            return matches!(self, Self::Unknown { .. });
-        };
-        error.code().is_some_and(|code| ["22", "23", "42", "OB"].iter().any(|class| code.starts_with(class)))
+        match self {
+            Self::Database(sqlx::Error::Database(error)) => {
+                error.code().is_some_and(|code| ["22", "23", "42", "OB"].iter().any(|class| code.starts_with(class)))
+            }
+            Self::Database(sqlx::Error::RowNotFound) | Self::Unknown { .. } => true,
+            Self::Database(_) | Self::Silence(_) => false,
+        }
     }
 }
 
@@ -86,6 +89,8 @@ impl Dsn {
             options = options.options([
                 ("statement_timeout", milliseconds(statement_timeout)),
                 ("lock_timeout", milliseconds(lock_timeout)),
+                // A worker that is paused inside a transaction must not keep its rows from everybody else.
+                ("idle_in_transaction_session_timeout", milliseconds(statement_timeout)),
                 // A begin that a crash of the server could undo would let a message be sent twice, and the statements are
                 // written for this isolation level: neither is left to what the database or the role has for a default.
                 ("synchronous_commit", "on".to_owned()),
@@ -138,7 +143,7 @@ impl Dsn {
         // account of named statements (from 1.21 on) sees that they are gone and makes its clients' anew.
         format!(
             "begin isolation level read committed; deallocate all; set local synchronous_commit = on; \
-             set local statement_timeout = {}; set local lock_timeout = {}{}",
+             set local statement_timeout = {0}; set local idle_in_transaction_session_timeout = {0}; set local lock_timeout = {1}{2}",
             self.statement_timeout.as_millis(),
             self.lock_timeout.as_millis(),
             PLANNER.map(|(name, value)| format!("; set local {name} = {value}")).concat()

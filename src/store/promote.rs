@@ -46,9 +46,11 @@ impl Line {
         );
         let row = self.bound(query.fetch_one(&mut conn)).await?;
         self.put(conn).await?;
+        // Where the bound was met more may be due.
+        let next_in = if row.rows == PROMOTE_MAX_ROWS { Some(0.0) } else { row.next_in };
         Ok(Promoted {
             rows: u64::try_from(row.rows).unwrap_or_default(),
-            next_in: row.next_in.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()),
+            next_in: next_in.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()),
         })
     }
 }

@@ -163,13 +163,18 @@ async fn transact(
         *session = provider.pool().open().await?;
         session.offer(envelope, size).await?;
     }
+    let asked = Instant::now();
     match context.beginner.begin(claimed.id(), claimed.fence()).await {
         Begun::Yes => {}
         Begun::Refused => return Err(Broken::NotBegun("begin refused: the claim is no longer good")),
         Begun::Unknown => return Err(Broken::NotBegun("begin could not be recorded")),
     }
+    // The windows in which a resend must end count from begin, not from when its answer came.
     let deadline = provider.settings().send_deadline;
-    match within(deadline, session.transmit(&composed.bytes)).await {
+    let Some(left) = deadline.checked_sub(asked.elapsed()) else {
+        return Err(Broken::NotBegun("begin took all of the time for sending"));
+    };
+    match within(left, session.transmit(&composed.bytes)).await {
         Ok(reply) => Ok(accepted(reply?)),
         Err(_) => Err(Failure { phase: session.phase(), cause: Cause::Timeout(deadline) }.into()),
     }

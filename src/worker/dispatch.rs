@@ -39,7 +39,7 @@ pub struct DispatchSettings {
     pub claim_max: u32,
 }
 
-/// The memory that claimed content may take, shared by all dispatchers of a worker.
+/// The memory that claimed content may take.
 #[derive(Debug)]
 pub struct Budget {
     max_bytes: u64,
@@ -195,7 +195,15 @@ impl Dispatcher {
         let mut tickets: Vec<Ticket> = std::iter::from_fn(|| provider.admit(now)).take(wanted as usize).collect();
         let claim = self.claim(provider);
         let limit = u32::try_from(tickets.len()).unwrap_or(u32::MAX);
-        let claimed = if limit == 0 { Vec::new() } else { self.line.claim(&claim, what, limit, budget).await? };
+        let answer = if limit == 0 { Ok(Vec::new()) } else { self.line.claim(&claim, what, limit, budget).await };
+        let claimed = match answer {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                // Nothing is offered to the provider, and so nothing of its rate is used up.
+                tickets.into_iter().for_each(Ticket::unused);
+                return Err(error);
+            }
+        };
         let count = claimed.len();
         for claimed in claimed {
             // Never more claims than tickets: the statement's limit is their number.

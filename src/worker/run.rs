@@ -28,6 +28,10 @@ use super::wakeup::listen;
 /// short; what is not written by then is told by its lease.
 const FINAL_SETTLE: Duration = Duration::from_secs(20);
 
+/// How often connections that have lain idle for too long are looked for. A server that takes no more of them than it has
+/// lets others wait meanwhile: a second beside limits of tens of seconds.
+const IDLE_LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// How a worker works.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -37,7 +41,7 @@ pub struct Settings {
     pub poll_interval: Duration,
     /// How long running sends may take to finish at a shutdown.
     pub grace: Duration,
-    /// The memory that claimed content may take, in bytes.
+    /// The memory that claimed content may take, in bytes, shared out evenly to the routes.
     pub in_flight_bytes: u64,
     /// The most rows that one statement claims.
     pub claim_max: u32,
@@ -121,6 +125,14 @@ pub async fn run(
             "lease renewal"
         });
     }
+    let providers: Vec<Arc<Provider>> = settings.routes.values().flatten().cloned().collect();
+    standing.spawn(async move {
+        let mut looks = tokio::time::interval(IDLE_LOOK_EVERY);
+        loop {
+            looks.tick().await;
+            providers.iter().for_each(|provider| _ = provider.pool().prune());
+        }
+    });
     if let Some((direct, heartbeat)) = settings.wakeup.clone() {
         let (line, name, wake) = (dsn.line(), settings.worker.clone(), wake.clone());
         standing.spawn(async move {
@@ -132,7 +144,8 @@ pub async fn run(
     let mut settle_task = tokio::spawn(settle_task);
 
     let attempts = TaskTracker::new();
-    let budget = Budget::new(settings.in_flight_bytes);
+    // Each route its own share: large messages to a provider that hangs must not hold up the others.
+    let share = settings.in_flight_bytes / u64::try_from(settings.routes.len()).unwrap_or(u64::MAX).max(1);
     let mut dispatchers: JoinSet<()> = JoinSet::new();
     for ((route, providers), waker) in settings.routes.iter().zip(wakers) {
         let dispatcher = Dispatcher {
@@ -150,7 +163,7 @@ pub async fn run(
             attempts: attempts.clone(),
             wake: waker,
             freed: freed.clone(),
-            budget: Arc::clone(&budget),
+            budget: Budget::new(share.max(1)),
         };
         dispatchers.spawn(dispatcher.run(shutdown.clone()));
     }

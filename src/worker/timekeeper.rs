@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::retry::full_jitter;
+use crate::store::recovery::SWEEP_MAX_ROWS;
 use crate::store::{Line, StoreError};
 
 /// How the timekeeper works.
@@ -38,7 +39,9 @@ pub async fn keep_time(
         let round = async {
             if Instant::now() >= next_sweep {
                 next_sweep = Instant::now() + settings.maintenance_every;
-                sweep(&mut line, &settings, &wake).await?;
+                if sweep(&mut line, &settings, &wake).await? {
+                    next_sweep = Instant::now();
+                }
             }
             line.promote().await
         };
@@ -69,13 +72,15 @@ pub async fn keep_time(
     }
 }
 
-async fn sweep(line: &mut Line, settings: &TimekeeperSettings, wake: &(impl Fn() + Send)) -> Result<(), StoreError> {
+/// One round of sweeps; says whether one of them met its bound, so that there may be more to do at once.
+async fn sweep(line: &mut Line, settings: &TimekeeperSettings, wake: &(impl Fn() + Send)) -> Result<bool, StoreError> {
     let resend_after = full_jitter(settings.resend_base, settings.resend_base, 0);
     let leases = line.sweep_leases(settings.max_tries, resend_after).await?;
     let recalled = line.recall_resends().await?;
     let expired = line.expire().await?;
     let closed = line.close_windows().await?;
     let released = line.release_resends(settings.deadline).await?;
+    let mut more = false;
     for (what, rows) in [
         ("leases lost", leases),
         ("resends come too late", recalled),
@@ -86,9 +91,10 @@ async fn sweep(line: &mut Line, settings: &TimekeeperSettings, wake: &(impl Fn()
         if rows > 0 {
             tracing::info!(rows, "{what}");
         }
+        more |= rows >= SWEEP_MAX_ROWS.unsigned_abs();
     }
     if leases > 0 || released > 0 {
         wake();
     }
-    Ok(())
+    Ok(more)
 }

@@ -8,9 +8,10 @@ use outboxd::domain::state::State;
 use outboxd::store::Line;
 use outboxd::store::claim::{Claimed, What};
 use outboxd::store::evidence::Late;
+use outboxd::store::line::Dsn;
 use outboxd::store::settle::Settlement;
 
-use crate::harness::rows::{LONG, claim, verdict};
+use crate::harness::rows::{LONG, claim, plain, ready, verdict};
 use crate::harness::{PATIENCE, TestDb, eventually};
 
 /// A notification whose first attempt lost its lease after *begin*, and whose resend is being transmitted: the first
@@ -105,4 +106,59 @@ async fn proof_that_commits_while_a_sweep_is_on_its_way_to_the_row_settles_it() 
 
     assert_eq!(sweep.await.unwrap().unwrap(), 2);
     assert_eq!(db.state(resend.id()).await, "sent");
+}
+
+#[tokio::test]
+async fn a_claim_of_one_passes_over_an_account_whose_only_row_is_held_by_another() {
+    let db = TestDb::new().await;
+    let held = db.enqueue(&plain("acme")).await;
+    let free = db.enqueue(&plain("beta")).await;
+    let mut other = db.pool.begin().await.unwrap();
+    sqlx::query("select from outboxd.delivery where notification_id = $1 for update")
+        .bind(held.0)
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let claimed = ready(&mut db.line(), &claim(), 1).await;
+    assert_eq!(claimed.iter().map(Claimed::id).collect::<Vec<_>>(), [free]);
+}
+
+/// A worker that is stopped, or cut off, in the middle of a transaction.
+#[tokio::test]
+async fn a_worker_that_stops_inside_a_transaction_holds_its_rows_no_longer_than_a_statement_may_take() {
+    for transaction_pooling in [false, true] {
+        let db = TestDb::new().await;
+        let mut line = db.line();
+        let held = db.claimed(&mut line, &claim()).await;
+        let second = Duration::from_secs(1);
+        let mut stopped = Dsn::new(&db.url, second, second, transaction_pooling).unwrap().connect().await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
+            "{} select from outboxd.delivery where notification_id = '{}' for update",
+            if transaction_pooling { "" } else { "begin;" },
+            held.id(),
+        )))
+        .execute(&mut stopped)
+        .await
+        .unwrap();
+        // The other worker waits for a lock 10 s at most.
+        let begun = line.begin(&[(held.id(), held.fence())]).await.unwrap();
+        assert_eq!(begun.len(), 1, "transaction_pooling {transaction_pooling}");
+    }
+}
+
+/// A worker that wakes after the retention of its notification.
+#[tokio::test]
+async fn a_late_result_of_a_notification_that_is_no_more_is_not_tried_again_and_again() {
+    let db = TestDb::new().await;
+    let mut line = db.line();
+    let claimed = db.claimed(&mut line, &claim()).await;
+    let id = claimed.id();
+    let late = Settlement::new(claimed, verdict(Outcome::Sent, Phase::EndOfData), Next::Sent);
+    db.sql(&format!(
+        "delete from outboxd.attempt where notification_id = '{id}'; delete from outboxd.delivery where notification_id = '{id}'"
+    ))
+    .await
+    .unwrap();
+    assert!(line.settle(std::slice::from_ref(&late), LONG).await.unwrap().is_empty());
+    assert!(line.late_result(&late, "w1").await.unwrap_err().is_permanent());
 }

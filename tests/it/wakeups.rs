@@ -211,3 +211,15 @@ async fn commands_work_through_a_pgbouncer_and_migrate_says_why_it_does_not() {
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("transaction_pooling") && ended.stderr.contains("direct address"), "{ended:?}");
 }
+
+/// After a failover to a machine whose clock is behind, or a clock that was set right.
+#[tokio::test]
+async fn a_clock_that_goes_back_silences_no_wake_up() {
+    let (db, server) = (TestDb::new().await, server([]).await);
+    db.sql("select setval('outboxd.hint_slot', (extract(epoch from now() + interval '1 day') * 100)::bigint)")
+        .await
+        .unwrap();
+    let _worker = worker(&woken(&db, &server));
+    eventually("it listens", PATIENCE, async || listening(&db).await).await;
+    sent_promptly(&db).await;
+}
