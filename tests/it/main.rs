@@ -30,5 +30,6 @@ mod sandbox;
 mod schema;
 mod settling;
 mod submitting;
+mod tokens;
 mod wakeups;
 mod worker_process;
