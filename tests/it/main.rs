@@ -19,6 +19,7 @@ mod erasing;
 mod harness;
 mod logs;
 mod machine;
+mod operating;
 mod outages;
 mod outcomes;
 mod postfix;

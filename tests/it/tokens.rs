@@ -14,8 +14,11 @@ async fn run(db: &TestDb, args: &[&str]) -> (Option<i32>, String) {
 #[tokio::test]
 async fn a_token_is_made_used_listed_and_revoked() {
     let db = TestDb::new().await;
-    let (code, printed) =
-        run(&db, &["create", "--account", "acme", "--scope", "messages.create", "--label", "shop", "--expires-in", "1d"]).await;
+    let (code, printed) = run(
+        &db,
+        &["create", "--account", "acme", "--scope", "messages.create", "--label", "shop", "--expires-in", "1d"],
+    )
+    .await;
     assert_eq!(code, Some(0), "{printed}");
     let token = Token::parse(printed.trim()).expect("the token alone is printed");
     let api = Api::as_holder_of(token.clone(), &api_config(&db)).await;
