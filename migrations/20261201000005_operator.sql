@@ -94,3 +94,27 @@ alter table outboxd.attempt add column replay_id uuid;
 -- What a person looks for: what failed, and what is in doubt. Neither names a column that *begin* changes.
 create index delivery_failed on outboxd.delivery (notification_id) where reason is not null;
 create index delivery_doubt on outboxd.delivery (doubt_since) where doubt_since is not null;
+
+-- Whether trying again cannot change what the evidence proves: a refusal for good, not for now.
+alter table outboxd.evidence add column for_good boolean not null default false;
+
+-- As in the first migration, and besides: proof that what was in doubt was accepted after all also moves what has failed.
+drop trigger legal_transition on outboxd.delivery;
+create trigger legal_transition before update on outboxd.delivery for each row
+    when (
+        new.fence < old.fence
+        or new.notification_id <> old.notification_id
+        or new.account_id <> old.account_id
+        or new.first_due_at <> old.first_due_at
+        or (old.state <> new.state and (old.state || '>' || new.state) not in (
+            'pending>claimed', 'pending>failed', 'pending>uncertain', 'pending>sent', 'pending>bounced',
+            'pending>cancelled',
+            'claimed>transmitting', 'claimed>pending', 'claimed>failed', 'claimed>uncertain', 'claimed>sent',
+            'claimed>bounced',
+            'transmitting>sent', 'transmitting>pending', 'transmitting>failed', 'transmitting>uncertain',
+            'uncertain>sent', 'uncertain>bounced', 'uncertain>pending', 'uncertain>failed', 'uncertain>unresolved',
+            'uncertain>cancelled',
+            'unresolved>sent', 'unresolved>bounced', 'unresolved>pending', 'unresolved>failed', 'unresolved>cancelled',
+            'sent>bounced', 'sent>pending', 'bounced>pending', 'failed>pending', 'failed>cancelled', 'failed>sent',
+            'failed>bounced'))
+    ) execute function outboxd.refuse_transition();

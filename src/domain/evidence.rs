@@ -1,9 +1,10 @@
-//! What evidence does to a notification: one pure function from a state and a proof to what follows.
+//! What evidence does to a notification: one pure function from all that is known to what follows.
 //!
 //! Evidence never overwrites: where it disagrees with the record it raises a flag for a person.
 
 use serde::{Deserialize, Serialize};
 
+use super::outcome::Outcome;
 use super::state::State;
 
 /// What a piece of evidence proves about one attempt.
@@ -39,25 +40,126 @@ impl Proof {
     }
 }
 
-/// What is on record about the attempt that a piece of evidence speaks of, and about its notification.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Known {
-    /// The notification's state.
-    pub state: State,
-    /// Whether this attempt is the one recorded as accepted.
-    pub this_was_sent: bool,
-    /// Whether this attempt is the running one: claimed or transmitting.
-    pub this_is_running: bool,
-    /// Whether all attempts that may have been accepted are one acceptance: there is no other than this, or the provider
-    /// takes them for the same message.
-    pub one_acceptance: bool,
-    /// Whether any attempt is still in doubt once this evidence counts.
-    pub doubt_left: bool,
-    /// Whether the evidence says that the refusal was for good.
+/// Where evidence comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A worker's own result, after its lease was lost.
+    LateResult,
+    /// An event that a provider sent.
+    ProviderEvent,
+    /// A line of a mail server's log.
+    MailLog,
+    /// A delivery status notification (RFC 3464).
+    Bounce,
+    /// What a person said.
+    Statement,
+}
+
+impl Kind {
+    /// The name that the database, logs and JSON use.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::LateResult => "late_result",
+            Self::ProviderEvent => "provider_event",
+            Self::MailLog => "mail_log",
+            Self::Bounce => "bounce",
+            Self::Statement => "statement",
+        }
+    }
+}
+
+/// What all evidence about one attempt proves, however often and in whatever order it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Proofs {
+    /// Accepted.
+    pub accepted: bool,
+    /// Delivered.
+    pub delivered: bool,
+    /// Bounced.
+    pub bounced: bool,
+    /// Not accepted.
+    pub not_accepted: bool,
+    /// Not accepted, and trying again cannot change it.
     pub refused: bool,
 }
 
-/// What follows from a piece of evidence.
+impl Proofs {
+    /// Adds one piece of evidence.
+    pub fn add(&mut self, proof: Proof, for_good: bool) {
+        match proof {
+            Proof::Accepted => self.accepted = true,
+            Proof::Delivered => self.delivered = true,
+            Proof::Bounced => self.bounced = true,
+            Proof::NotAccepted => {
+                self.not_accepted = true;
+                self.refused |= for_good;
+            }
+            Proof::Inconclusive => {}
+        }
+    }
+
+    fn of_acceptance(self) -> bool {
+        self.accepted || self.delivered || self.bounced
+    }
+}
+
+/// One attempt as it is on record, with what evidence says about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attempt {
+    /// How it ended by itself; `None` while it runs.
+    pub outcome: Option<Outcome>,
+    /// When it began, on the database's clock in seconds; `None` if it did not.
+    pub begun_at: Option<f64>,
+    /// With whom it is deduplicated.
+    pub dedup_scope: String,
+    /// For how long its provider deduplicates, and how long after its begin a resend may begin, in seconds; the shorter one.
+    pub dedup_seconds: Option<f64>,
+    /// Whether a person has started the notification anew since: what refused this attempt says nothing about the next.
+    pub superseded: bool,
+    /// What evidence says.
+    pub proofs: Proofs,
+}
+
+impl Attempt {
+    /// Whether it was accepted, by its own outcome or by evidence.
+    fn accepted(&self) -> bool {
+        self.outcome == Some(Outcome::Sent) || self.proofs.of_acceptance()
+    }
+
+    /// Whether nobody knows.
+    fn in_doubt(&self) -> bool {
+        self.outcome == Some(Outcome::Uncertain) && !self.proofs.of_acceptance() && !self.proofs.not_accepted
+    }
+
+    /// Whether what is said about it disagrees, with its own outcome or within itself.
+    fn disputed(&self) -> bool {
+        let refused = match self.outcome {
+            Some(Outcome::NotSent | Outcome::Deferred | Outcome::Refused) => true,
+            Some(Outcome::Sent | Outcome::Uncertain) | None => false,
+        };
+        (self.accepted() && (self.proofs.not_accepted || refused)) || (self.proofs.delivered && self.proofs.bounced)
+    }
+
+    /// Whether the provider takes the two for one message.
+    fn same_message(&self, other: &Self) -> bool {
+        let (Some(one), Some(two)) = (self.begun_at, other.begun_at) else { return false };
+        let (Some(first), Some(second)) = (self.dedup_seconds, other.dedup_seconds) else { return false };
+        self.dedup_scope == other.dedup_scope && (one - two).abs() <= first.min(second)
+    }
+}
+
+/// All that is on record about a notification.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Known {
+    /// Its state.
+    pub state: State,
+    /// Every attempt; the last one is the running one where the state is a leased one.
+    pub attempts: Vec<Attempt>,
+}
+
+/// What follows from all that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Consequence {
     /// The state to go to, if it changes.
@@ -66,117 +168,47 @@ pub struct Consequence {
     pub duplicate_possible: bool,
     /// Evidence and record disagree: a person has to look.
     pub contradiction: bool,
+    /// Whether any attempt is still in doubt.
+    pub doubt_left: bool,
 }
 
-/// Decides what follows.
+/// Decides what follows from the set of all evidence: the order in which it came and how often make no difference.
+///
+/// Proof of acceptance outweighs proof of the contrary, since to send again on a wrong guess cannot be undone, and the
+/// disagreement is flagged. Nothing moves a notification that is being transmitted: its worker settles it.
 #[must_use]
-pub fn judge(proof: Proof, known: Known) -> Consequence {
-    let to = |state| Consequence { next: Some(state), ..Consequence::default() };
-    let twice = Consequence { duplicate_possible: true, ..Consequence::default() };
-    let disputed = Consequence { contradiction: true, ..Consequence::default() };
-    let nothing = Consequence::default();
-    let same = known.this_was_sent || known.one_acceptance;
-    match (proof, known.state) {
-        (Proof::Inconclusive, _) => nothing,
-
-        (
-            Proof::Accepted | Proof::Delivered,
-            State::Pending | State::Claimed | State::Uncertain | State::Unresolved,
-        ) => to(State::Sent),
-        // The running attempt's own answer is its worker's to settle; an earlier one's means that two are out, unless the
-        // provider takes them for one.
-        (Proof::Accepted | Proof::Delivered | Proof::Bounced, State::Transmitting)
-            if known.this_is_running || known.one_acceptance =>
-        {
-            nothing
-        }
-        (Proof::Accepted | Proof::Delivered | Proof::Bounced, State::Transmitting) => twice,
-        (Proof::Accepted | Proof::Delivered, State::Sent | State::Bounced) if same => nothing,
-        (Proof::Accepted | Proof::Delivered, State::Sent | State::Bounced) => twice,
-        (Proof::Accepted | Proof::Delivered | Proof::Bounced, State::Failed | State::Cancelled) => disputed,
-
-        (Proof::Bounced, State::Pending | State::Claimed | State::Uncertain | State::Unresolved) => to(State::Bounced),
-        (Proof::Bounced, State::Sent) if same => to(State::Bounced),
-        (Proof::Bounced, State::Sent) => twice,
-        (Proof::Bounced, State::Bounced) => nothing,
-
-        (Proof::NotAccepted, State::Uncertain | State::Unresolved) if known.doubt_left => nothing,
-        (Proof::NotAccepted, State::Uncertain | State::Unresolved) if known.refused => to(State::Failed),
-        (Proof::NotAccepted, State::Uncertain | State::Unresolved) => to(State::Pending),
-        (Proof::NotAccepted, State::Sent | State::Bounced) if known.this_was_sent => disputed,
-        (
-            Proof::NotAccepted,
-            State::Sent
-            | State::Bounced
-            | State::Pending
-            | State::Claimed
-            | State::Transmitting
-            | State::Failed
-            | State::Cancelled,
-        ) => nothing,
-    }
+pub fn weigh(known: &Known) -> Consequence {
+    let attempts = &known.attempts;
+    let accepted: Vec<&Attempt> = attempts.iter().filter(|attempt| attempt.accepted()).collect();
+    let running = attempts.last().filter(|_| known.state == State::Transmitting);
+    let doubt_left = attempts.iter().any(Attempt::in_doubt);
+    let bounced = attempts.iter().any(|attempt| attempt.proofs.bounced);
+    let was_in_doubt = attempts.iter().any(|attempt| attempt.outcome == Some(Outcome::Uncertain));
+    let refused = attempts
+        .iter()
+        .any(|attempt| attempt.outcome == Some(Outcome::Uncertain) && attempt.proofs.refused && !attempt.superseded);
+    // What failed without a doubt stays failed, and proof against that is a contradiction and nothing more.
+    let admissible = was_in_doubt && attempts.iter().any(|attempt| attempt.proofs.of_acceptance());
+    let end = if bounced { State::Bounced } else { State::Sent };
+    let next = match known.state {
+        State::Transmitting | State::Cancelled | State::Bounced => None,
+        State::Sent => bounced.then_some(State::Bounced),
+        State::Failed => admissible.then_some(end),
+        State::Pending | State::Claimed | State::Uncertain | State::Unresolved if !accepted.is_empty() => Some(end),
+        State::Claimed => None,
+        State::Pending => (refused && !doubt_left).then_some(State::Failed),
+        State::Uncertain | State::Unresolved if doubt_left => None,
+        State::Uncertain | State::Unresolved if refused => Some(State::Failed),
+        State::Uncertain | State::Unresolved => Some(State::Pending),
+    };
+    let twice = |one: &Attempt, other: &Attempt| !std::ptr::eq(one, other) && !one.same_message(other);
+    let duplicate_possible = accepted.iter().any(|one| accepted.iter().chain(&running).any(|other| twice(one, other)));
+    let contradiction = attempts.iter().any(Attempt::disputed)
+        || (matches!(known.state, State::Failed | State::Cancelled)
+            && next.is_none()
+            && attempts.iter().any(|a| a.proofs.of_acceptance()));
+    Consequence { next, duplicate_possible, contradiction, doubt_left }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn every_known() -> impl Iterator<Item = Known> {
-        State::ALL.into_iter().flat_map(|state| {
-            (0..32u8).map(move |bits| Known {
-                state,
-                this_was_sent: bits & 1 != 0,
-                this_is_running: bits & 2 != 0,
-                doubt_left: bits & 4 != 0,
-                refused: bits & 8 != 0,
-                one_acceptance: bits & 16 != 0,
-            })
-        })
-    }
-
-    #[test]
-    fn evidence_makes_only_legal_transitions() {
-        for known in every_known() {
-            for proof in Proof::ALL {
-                if let Some(next) = judge(proof, known).next {
-                    assert!(known.state.may_become(next), "{proof:?} moved {known:?} to {next}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn evidence_never_moves_a_notification_that_is_being_transmitted() {
-        for known in every_known().filter(|known| known.state == State::Transmitting) {
-            for proof in Proof::ALL {
-                assert_eq!(judge(proof, known).next, None, "{proof:?} {known:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_proof_of_acceptance_is_never_followed_by_a_resend() {
-        for known in every_known() {
-            for proof in [Proof::Accepted, Proof::Delivered, Proof::Bounced] {
-                assert_ne!(judge(proof, known).next, Some(State::Pending), "{proof:?} {known:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn attempts_that_are_one_acceptance_announce_no_duplicate_and_others_do() {
-        for known in every_known().filter(|known| !known.this_was_sent && !known.this_is_running) {
-            for state in [State::Transmitting, State::Sent] {
-                let judged = judge(Proof::Accepted, Known { state, ..known });
-                assert_eq!(judged.duplicate_possible, !known.one_acceptance, "{known:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn not_accepted_settles_nothing_while_another_attempt_is_in_doubt() {
-        for known in every_known().filter(|known| known.doubt_left) {
-            assert_eq!(judge(Proof::NotAccepted, known).next, None, "{known:?}");
-        }
-    }
-}
+mod tests;

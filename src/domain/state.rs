@@ -66,6 +66,8 @@ pub const TRANSITIONS: &[(State, State, &str)] = {
         (Sent, Pending, "operator: a spelled-out duplicate"),
         (Bounced, Pending, "operator: a spelled-out duplicate"),
         (Failed, Pending, "operator: replay"),
+        (Failed, Sent, "evidence: an attempt that was in doubt was accepted after all"),
+        (Failed, Bounced, "evidence: an attempt that was in doubt was accepted after all, and bounced"),
         (Failed, Cancelled, "cancelled"),
     ]
 };

@@ -1,16 +1,22 @@
-//! Evidence: recorded once, then weighed. The rare path, so one notification a transaction.
+//! Evidence: recorded once, then weighed with all that is known. The rare path, so one notification a transaction.
 
-use serde_json::json;
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
 use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
+use time::OffsetDateTime;
 
-use crate::domain::evidence::{Consequence, Known, Proof, judge};
+use crate::domain::evidence::{Attempt, Consequence, Kind, Known, Proof, Proofs, weigh};
 use crate::domain::ids::NotificationId;
 use crate::domain::outcome::Outcome;
 use crate::domain::state::State;
 
 use super::settle::Settlement;
 use super::{Line, StoreError};
+
+/// How far the clock of a source may be behind the database's, in seconds, when an attempt is looked for by its time.
+const CLOCK_SLACK_SECONDS: f64 = 300.0;
 
 /// What became of a result that came after its lease was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,23 +25,69 @@ pub enum Late {
     AlreadySettled,
     /// It is on record as evidence, and the notification is now in this state.
     Recorded(State),
+    /// The notification is no more.
+    Gone,
 }
 
-/// One piece of evidence about one attempt.
+/// One piece of evidence, as it comes from its source.
 #[derive(Debug, Clone)]
-struct Evidence<'a> {
-    id: NotificationId,
-    number: i32,
-    kind: &'a str,
-    proof: Proof,
-    source: &'a str,
-    reference: String,
-    detail: serde_json::Value,
-    refused: bool,
-    recorded_by: &'a str,
+pub struct NewEvidence {
+    /// The notification that it is about.
+    pub id: NotificationId,
+    /// The attempt that it is about; `None` to look for it by provider and time.
+    pub attempt: Option<i32>,
+    /// The provider, where the source knows it.
+    pub provider: Option<String>,
+    /// What kind of source.
+    pub kind: Kind,
+    /// What it proves.
+    pub proof: Proof,
+    /// Whether trying again cannot change that.
+    pub for_good: bool,
+    /// The source, such as `postfix mail1`.
+    pub source: String,
+    /// What tells this piece from all others of the source, and is the same when it comes again.
+    pub reference: String,
+    /// What else a person may want to know; never a message's content.
+    pub detail: Value,
+    /// When it happened, by the source's clock.
+    pub happened_at: Option<OffsetDateTime>,
+    /// Who recorded it.
+    pub recorded_by: String,
+}
+
+/// What became of a piece of evidence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    /// There is no such notification: another system's mail, or retention has removed it.
+    UnknownNotification,
+    /// No attempt was ever begun that it could be about.
+    NoAttempt,
+    /// The same evidence was there: nothing changed.
+    AlreadyKnown(State),
+    /// It is on record.
+    New {
+        /// The state before.
+        before: State,
+        /// The state now.
+        after: State,
+        /// Evidence and record disagree.
+        contradiction: bool,
+    },
 }
 
 impl Line {
+    /// Records one piece of evidence and applies what all that is known then proves. Repeating it changes nothing.
+    ///
+    /// # Errors
+    /// When the database cannot be reached; then nothing is written.
+    pub async fn record_evidence(&mut self, evidence: &NewEvidence) -> Result<Recorded, StoreError> {
+        let mut conn = self.take().await?;
+        let recorded = self.bound(record(&mut conn, evidence)).await??;
+        self.put(conn).await?;
+        Ok(recorded)
+    }
+
     /// Records a late result as evidence and applies what it proves. Repeating it changes nothing.
     ///
     /// # Errors
@@ -48,161 +100,237 @@ impl Line {
     }
 }
 
-/// Records a person's statement about every attempt in doubt of a notification that the caller has locked, and applies it.
-pub(super) async fn statement(
-    tx: &mut PgConnection,
-    id: NotificationId,
-    proof: Proof,
-    refused: bool,
-    who: &str,
-    reason: &str,
-) -> Result<(), StoreError> {
-    let doubtful = sqlx::query_scalar!(
-        "select a.number from outboxd.attempt a
-         where a.notification_id = $1 and a.outcome = 'uncertain' and not exists (
-            select 1 from outboxd.evidence e
-            where e.notification_id = a.notification_id and e.attempt_number = a.number and e.proves = 'not_accepted')
-         order by a.number",
-        id.0,
-    )
-    .fetch_all(&mut *tx)
-    .await?;
-    for number in doubtful {
-        let evidence = Evidence {
-            id,
-            number,
-            kind: "statement",
-            proof,
-            source: "operator",
-            reference: String::new(),
-            detail: json!({ "reason": reason }),
-            refused,
-            recorded_by: who,
-        };
-        apply(tx, &evidence).await??;
-    }
-    Ok(())
-}
-
 type Weighed<T> = Result<Result<T, StoreError>, sqlx::Error>;
+
+async fn record(conn: &mut PgConnection, evidence: &NewEvidence) -> Weighed<Recorded> {
+    let mut tx = conn.begin().await?;
+    let recorded = match record_in(&mut tx, evidence).await? {
+        Ok(recorded) => recorded,
+        Err(unknown) => return Ok(Err(unknown)),
+    };
+    tx.commit().await?;
+    Ok(Ok(recorded))
+}
 
 async fn record_late(conn: &mut PgConnection, settlement: &Settlement, worker: &str) -> Weighed<Late> {
     let mut tx = conn.begin().await?;
-    // The lock orders this behind any other change to the notification; the look at the attempt comes after it.
-    sqlx::query!("select 1 as one from outboxd.delivery where notification_id = $1 for update", settlement.id.0)
-        .fetch_one(&mut *tx)
-        .await?;
-    let attempt = sqlx::query!(
-        r#"select ended_by, fence from outboxd.attempt where notification_id = $1 and number = $2"#,
+    if !lock(&mut tx, settlement.id).await? {
+        return Ok(Ok(Late::Gone));
+    }
+    let ended_by = sqlx::query_scalar!(
+        "select ended_by from outboxd.attempt where notification_id = $1 and number = $2",
         settlement.id.0,
         settlement.number,
     )
-    .fetch_one(&mut *tx)
+    .fetch_optional(&mut *tx)
     .await?;
-    if attempt.ended_by.as_deref() == Some("worker") {
-        return Ok(Ok(Late::AlreadySettled));
+    match ended_by {
+        None => return Ok(Ok(Late::Gone)),
+        Some(Some(by)) if by == "worker" => return Ok(Ok(Late::AlreadySettled)),
+        Some(_) => {}
     }
     let verdict = &settlement.verdict;
-    let proof = match verdict.outcome {
-        Outcome::Sent => Proof::Accepted,
-        Outcome::NotSent | Outcome::Deferred | Outcome::Refused => Proof::NotAccepted,
-        Outcome::Uncertain => Proof::Inconclusive,
-    };
-    let evidence = Evidence {
+    let evidence = NewEvidence {
         id: settlement.id,
-        number: settlement.number,
-        kind: "late_result",
-        proof,
-        source: "worker",
+        attempt: Some(settlement.number),
+        provider: None,
+        kind: Kind::LateResult,
+        proof: match verdict.outcome {
+            Outcome::Sent => Proof::Accepted,
+            Outcome::NotSent | Outcome::Deferred | Outcome::Refused => Proof::NotAccepted,
+            Outcome::Uncertain => Proof::Inconclusive,
+        },
+        for_good: verdict.outcome == Outcome::Refused,
+        source: "worker".to_owned(),
         reference: format!("fence {}", settlement.fence),
         detail: json!({
             "outcome": verdict.outcome, "phase": verdict.phase, "reply": verdict.reply, "error": verdict.error,
         }),
-        refused: verdict.outcome == Outcome::Refused,
-        recorded_by: worker,
+        happened_at: None,
+        recorded_by: worker.to_owned(),
     };
-    let state = match apply(&mut tx, &evidence).await? {
-        Ok(state) => state,
+    let late = match record_in(&mut tx, &evidence).await? {
+        Ok(Recorded::AlreadyKnown(state) | Recorded::New { after: state, .. }) => Late::Recorded(state),
+        Ok(Recorded::UnknownNotification | Recorded::NoAttempt) => return Ok(Ok(Late::Gone)),
         Err(unknown) => return Ok(Err(unknown)),
     };
     tx.commit().await?;
-    Ok(Ok(Late::Recorded(state)))
+    Ok(Ok(late))
 }
 
-/// Adds one piece of evidence to a notification that the caller has locked, and moves it where that leads.
-async fn apply(tx: &mut PgConnection, evidence: &Evidence<'_>) -> Weighed<State> {
+/// Records a person's statement in the caller's transaction: that it was not accepted is said of every attempt in doubt,
+/// that it was, of the last one.
+pub(super) async fn statement(
+    tx: &mut PgConnection,
+    id: NotificationId,
+    proof: Proof,
+    for_good: bool,
+    who: &str,
+    reason: &str,
+) -> Result<(), StoreError> {
+    let mut doubtful = sqlx::query_scalar!(
+        "select a.number from outboxd.attempt a
+         where a.notification_id = $1 and a.outcome = 'uncertain' and not exists (
+            select 1 from outboxd.evidence e
+            where e.notification_id = a.notification_id and e.attempt_number = a.number and e.proves <> 'inconclusive')
+         order by a.number desc",
+        id.0,
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    if proof == Proof::Accepted {
+        doubtful.truncate(1);
+    }
+    for number in doubtful {
+        let evidence = NewEvidence {
+            id,
+            attempt: Some(number),
+            provider: None,
+            kind: Kind::Statement,
+            proof,
+            for_good,
+            source: "operator".to_owned(),
+            reference: String::new(),
+            detail: json!({ "reason": reason }),
+            happened_at: None,
+            recorded_by: who.to_owned(),
+        };
+        record_in(tx, &evidence).await??;
+    }
+    Ok(())
+}
+
+/// The lock orders this behind any other change to the notification; what is read after it is what holds.
+async fn lock(tx: &mut PgConnection, id: NotificationId) -> Result<bool, sqlx::Error> {
+    let found = sqlx::query!("select 1 as one from outboxd.delivery where notification_id = $1 for update", id.0)
+        .fetch_optional(tx)
+        .await?;
+    Ok(found.is_some())
+}
+
+/// Records and applies in the caller's transaction.
+async fn record_in(tx: &mut PgConnection, evidence: &NewEvidence) -> Weighed<Recorded> {
+    if !lock(tx, evidence.id).await? {
+        return Ok(Ok(Recorded::UnknownNotification));
+    }
+    let Some(number) = attempt_of(tx, evidence).await? else { return Ok(Ok(Recorded::NoAttempt)) };
     let added = sqlx::query!(
         r#"
-        insert into outboxd.evidence (notification_id, attempt_number, kind, proves, source, reference, detail, recorded_by)
-        values ($1, $2, $3, $4, $5, $6, $7, $8)
+        insert into outboxd.evidence (notification_id, attempt_number, kind, proves, for_good, source, reference, detail,
+            happened_at, recorded_by)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
         on conflict on constraint evidence_once do nothing
         "#,
         evidence.id.0,
-        evidence.number,
-        evidence.kind,
+        number,
+        evidence.kind.as_str(),
         evidence.proof.as_str(),
+        evidence.for_good,
         evidence.source,
         evidence.reference,
         evidence.detail,
+        evidence.happened_at,
         evidence.recorded_by,
     )
     .execute(&mut *tx)
     .await?
     .rows_affected();
-    // The first attempt that is still in doubt: uncertain, and nothing proves that it was not accepted.
-    let known = sqlx::query!(
-        r#"
-        select d.state, d.attempts, this.outcome as this_outcome, doubt.begun_at as "doubt_since?",
-            not exists (
-                select 1 from outboxd.attempt other
-                where other.notification_id = d.notification_id and other.number <> this.number
-                  and other.begun_at is not null and coalesce(other.outcome in ('uncertain', 'sent'), true)
-                  and not exists (
-                      select 1 from outboxd.evidence e
-                      where e.notification_id = other.notification_id and e.attempt_number = other.number
-                        and e.proves = 'not_accepted')
-                  and not (other.dedup_scope = this.dedup_scope and this.begun_at is not null
-                           and other.dedup_window is not null and this.dedup_window is not null
-                           -- least() passes over a null: a resend that a person decided has no room of its own.
-                           and greatest(other.begun_at, this.begun_at) - least(other.begun_at, this.begun_at)
-                               <= least(other.dedup_window, this.dedup_window, other.resend_room, this.resend_room))
-            ) as "one_acceptance!"
-        from outboxd.delivery d
-        join outboxd.attempt this on this.notification_id = d.notification_id and this.number = $2
-        left join lateral (
-            select a.begun_at from outboxd.attempt a
-            where a.notification_id = d.notification_id and a.outcome = 'uncertain'
-              and not exists (
-                  select 1 from outboxd.evidence e
-                  where e.notification_id = a.notification_id and e.attempt_number = a.number and e.proves = 'not_accepted')
-            order by a.begun_at limit 1
-        ) doubt on true
-        where d.notification_id = $1
-        "#,
-        evidence.id.0,
-        evidence.number,
-    )
-    .fetch_one(&mut *tx)
-    .await?;
-    let Ok(state) = known.state.parse::<State>() else {
-        return Ok(Err(StoreError::Unknown { what: format!("state `{}`", known.state) }));
+    let known = match known(tx, evidence.id).await? {
+        Ok(known) => known,
+        Err(unknown) => return Ok(Err(unknown)),
     };
     if added == 0 {
-        return Ok(Ok(state));
+        return Ok(Ok(Recorded::AlreadyKnown(known.state)));
     }
-    let Consequence { next, duplicate_possible, contradiction } = judge(
-        evidence.proof,
-        Known {
-            state,
-            this_was_sent: known.this_outcome.as_deref() == Some(Outcome::Sent.as_str()),
-            this_is_running: state.leased() && known.attempts == evidence.number,
-            one_acceptance: known.one_acceptance,
-            doubt_left: known.doubt_since.is_some(),
-            refused: evidence.refused,
-        },
-    );
-    let now = next.unwrap_or(state);
-    let settled = matches!(now, State::Sent | State::Bounced | State::Failed) || known.doubt_since.is_none();
+    let consequence = weigh(&known);
+    let after = consequence.next.unwrap_or(known.state);
+    apply(tx, evidence.id, known.state, after, consequence).await?;
+    Ok(Ok(Recorded::New { before: known.state, after, contradiction: consequence.contradiction }))
+}
+
+/// The attempt that a piece of evidence is about: the one that it names; else, of those with its provider that have begun, the
+/// last one that had begun when it happened, or the last of all.
+async fn attempt_of(tx: &mut PgConnection, evidence: &NewEvidence) -> Result<Option<i32>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"
+        select a.number from outboxd.attempt a
+        where a.notification_id = $1
+          and case when $2::integer is not null then a.number = $2
+                   else a.begun_at is not null and ($3::text is null or a.provider = $3) end
+        order by coalesce(a.begun_at <= $4::timestamptz + make_interval(secs => $5), false) desc, a.number desc
+        limit 1
+        "#,
+        evidence.id.0,
+        evidence.attempt,
+        evidence.provider,
+        evidence.happened_at,
+        CLOCK_SLACK_SECONDS,
+    )
+    .fetch_optional(tx)
+    .await
+}
+
+/// All that is on record about a notification that the caller has locked.
+async fn known(tx: &mut PgConnection, id: NotificationId) -> Weighed<Known> {
+    let row = sqlx::query!("select state, renewed_at from outboxd.delivery where notification_id = $1", id.0)
+        .fetch_one(&mut *tx)
+        .await?;
+    let unknown = |what: String| Ok(Err(StoreError::Unknown { what }));
+    let Ok(state) = row.state.parse::<State>() else { return unknown(format!("state `{}`", row.state)) };
+    let mut proofs: BTreeMap<i32, Proofs> = BTreeMap::new();
+    let evidence =
+        sqlx::query!("select attempt_number, proves, for_good from outboxd.evidence where notification_id = $1", id.0)
+            .fetch_all(&mut *tx)
+            .await?;
+    for piece in evidence {
+        let Some(proof) = Proof::ALL.into_iter().find(|proof| proof.as_str() == piece.proves) else {
+            return unknown(format!("proof `{}`", piece.proves));
+        };
+        proofs.entry(piece.attempt_number).or_default().add(proof, piece.for_good);
+    }
+    let rows = sqlx::query!(
+        r#"
+        select number, outcome, extract(epoch from begun_at)::float8 as begun_at, dedup_scope,
+            -- least() passes over a null: a provider that nothing is resent to by itself has no room for it.
+            case when dedup_window is not null then extract(epoch from least(dedup_window, resend_room))::float8 end as dedup_seconds,
+            coalesce(claimed_at < $2, false) as "superseded!"
+        from outboxd.attempt where notification_id = $1 order by number
+        "#,
+        id.0,
+        row.renewed_at,
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let mut attempts = Vec::with_capacity(rows.len());
+    for row in rows {
+        let outcome = match row.outcome.as_deref() {
+            None => None,
+            Some(name) => match Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == name) {
+                Some(outcome) => Some(outcome),
+                None => return unknown(format!("outcome `{name}`")),
+            },
+        };
+        attempts.push(Attempt {
+            outcome,
+            begun_at: row.begun_at,
+            dedup_scope: row.dedup_scope,
+            dedup_seconds: row.dedup_seconds,
+            superseded: row.superseded,
+            proofs: proofs.get(&row.number).copied().unwrap_or_default(),
+        });
+    }
+    Ok(Ok(Known { state, attempts }))
+}
+
+/// Moves the notification, and ends a claim that has become needless.
+async fn apply(
+    tx: &mut PgConnection,
+    id: NotificationId,
+    before: State,
+    after: State,
+    consequence: Consequence,
+) -> Result<(), sqlx::Error> {
+    let settled = matches!(after, State::Sent | State::Bounced | State::Failed) || !consequence.doubt_left;
     sqlx::query!(
         r#"
         update outboxd.delivery d
@@ -219,19 +347,20 @@ async fn apply(tx: &mut PgConnection, evidence: &Evidence<'_>) -> Weighed<State>
             resend_until = case when not $3 then d.resend_until end,
             resend_at = case when $2 = 'uncertain' then d.resend_at end,
             closes_at = case when $2 = 'uncertain' then d.closes_at end,
+            resend_decided = d.resend_decided and not $3 and $2 in ('pending', 'claimed', 'transmitting'),
             duplicate_possible = d.duplicate_possible or $4,
             contradiction = d.contradiction or $5
         where d.notification_id = $1
         "#,
-        evidence.id.0,
-        now.as_str(),
+        id.0,
+        after.as_str(),
         settled,
-        duplicate_possible,
-        contradiction,
+        consequence.duplicate_possible,
+        consequence.contradiction,
     )
     .execute(&mut *tx)
     .await?;
-    if state == State::Claimed && now != State::Claimed {
+    if before == State::Claimed && after != State::Claimed {
         sqlx::query!(
             r#"
             update outboxd.attempt a
@@ -240,10 +369,10 @@ async fn apply(tx: &mut PgConnection, evidence: &Evidence<'_>) -> Weighed<State>
             from outboxd.delivery d
             where d.notification_id = $1 and a.notification_id = $1 and a.number = d.attempts and a.ended_at is null
             "#,
-            evidence.id.0,
+            id.0,
         )
         .execute(&mut *tx)
         .await?;
     }
-    Ok(Ok(now))
+    Ok(())
 }

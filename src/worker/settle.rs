@@ -114,6 +114,10 @@ async fn record_late(line: &mut Line, result: &Settlement, settings: &SettleSett
         match line.late_result(result, &settings.worker).await {
             // An earlier try took effect and its answer was lost.
             Ok(Late::AlreadySettled) => return,
+            Ok(Late::Gone) => {
+                tracing::error!("a result is about a notification that is no more");
+                return;
+            }
             Ok(Late::Recorded(state)) => {
                 tracing::warn!(id = %result.id(), fence = %result.fence(), %state, "late result recorded as evidence");
                 return;

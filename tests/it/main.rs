@@ -16,6 +16,7 @@ mod demo;
 mod docs;
 mod enqueueing;
 mod erasing;
+mod evidencing;
 mod harness;
 mod logs;
 mod machine;
