@@ -1,7 +1,7 @@
 # One command each. `make test` is what CI runs.
 
 .NOTPARALLEL:
-.PHONY: help setup demo test lint deny advisories sqlx sqlx-check bench examples
+.PHONY: help setup demo test lint deny advisories sqlx sqlx-check bench examples openapi
 
 help:
 	@echo 'make setup       install what the demo and the tests need'
@@ -9,6 +9,7 @@ help:
 	@echo 'make test        everything CI checks'
 	@echo 'make lint        formatting, clippy, documentation, licences'
 	@echo 'make sqlx        bring .sqlx up to date after a query or a migration changed'
+	@echo 'make openapi     ask the real API all that its description allows and forbids'
 	@echo 'make bench       measure'
 	@echo 'make advisories  known faults of dependencies (needs the network)'
 
@@ -19,7 +20,7 @@ demo: setup
 	cargo run --locked -- demo $(ARGS)
 
 # The test runner comes last, so that its own words are the last ones.
-test: setup lint sqlx-check examples
+test: setup lint sqlx-check examples openapi
 	cargo test --locked --doc
 	cargo test --locked --no-fail-fast --lib --bins --tests
 
@@ -50,6 +51,11 @@ examples: setup
 		tools/with-postgres cargo run --locked --quiet --example "$$name" || exit 1; \
 	done
 
+# Every answer of the real API against its description.
+openapi: setup
+	tools/schemathesis
+
 bench: setup
 	cargo bench --locked --bench drain -- $(ARGS)
 	cargo bench --locked --bench claim
+	cargo bench --locked --bench api

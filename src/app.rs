@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::config::{Database, Settings};
+use crate::config::{Database, Retention, Settings};
 use crate::http::api::Api;
 use crate::http::ops::{self, Health};
 use crate::http::serve::serve;
@@ -23,6 +23,7 @@ use crate::store::line::Dsn;
 use crate::store::lines::Lines;
 use crate::store::{Line, migrate};
 use crate::worker;
+use crate::worker::retention::Periods;
 
 /// How much longer than one request's time a drain waits for the requests under way.
 const API_GRACE_MARGIN: Duration = Duration::from_secs(2);
@@ -246,6 +247,13 @@ async fn wait_for_schema(database: &Database, health: &Health, shutdown: &Shutdo
     Ok(false)
 }
 
+/// How long finished things are kept.
+#[must_use]
+pub fn periods(settings: &Settings) -> Periods {
+    let Retention { receipts, messages, notifications, attempts, .. } = settings.retention;
+    Periods { receipts, messages, notifications, attempts }
+}
+
 fn worker_settings(settings: &Settings) -> anyhow::Result<worker::Settings> {
     let now = Instant::now();
     let providers: BTreeMap<&str, Arc<Provider>> = settings
@@ -285,6 +293,7 @@ fn worker_settings(settings: &Settings) -> anyhow::Result<worker::Settings> {
         renew_every: settings.lease.renew_every,
         settle_patience: settings.settle_patience,
         maintenance_every: settings.maintenance_every,
+        retention: (periods(settings), settings.retention.every),
         wakeup,
         retry: settings.retry.clone(),
         routes,

@@ -12,12 +12,14 @@
 //! | [`retry`], [`shutdown`] | delays with jitter; stopping in two stages |
 //! | [`store`] | every SQL statement |
 //! | [`mail`] | every byte that is said to a provider, and what its answers prove |
+//! | [`client`] | a caller of the message API that keeps its key and its draft |
 //! | [`config`] | settings, read once and checked as a whole; the only reader of the environment |
-//! | [`worker`], [`http`], [`telemetry`] | when and what to send; health; the log |
+//! | [`worker`], [`http`], [`telemetry`] | when and what to send; the message API and health; the log |
 //! | [`app`], [`sandbox`] | the composition root; a private PostgreSQL, Postfix and SMTP server for demo and tests |
 //! | [`cli`] | one file a subcommand |
 pub mod app;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod domain;
 pub mod http;
@@ -30,9 +32,16 @@ pub mod telemetry;
 pub mod worker;
 
 pub use domain::ids::NotificationId;
+pub use domain::operation::{Operation, RequestKey};
 pub use store::enqueue::{EnqueueError, NewAttachment, NewNotification, enqueue};
+pub use store::receipts::{ReserveError, Reserved, complete, reserve};
 
 /// Compiles the Rust in the producer's contract.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/producers.md")]
 pub struct ProducersContract;
+
+/// Compiles the Rust in the guide to an API of one's own.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/own-api.md")]
+pub struct OwnApi;

@@ -49,7 +49,7 @@ const OWNED: &[(&[&str], &[&str], &str)] = &[
     ),
     (
         &["lettre", "rustls", "tokio_rustls", "rustls_native_certs"],
-        &["src/mail", "src/sandbox"],
+        &["src/mail", "src/client", "src/sandbox"],
         "mail and its TLS belong to src/mail: use its types",
     ),
     (
@@ -57,6 +57,7 @@ const OWNED: &[(&[&str], &[&str], &str)] = &[
         &["src/config", "src/sandbox"],
         "the environment is read by src/config only: take the value as a setting",
     ),
+    (&["reqwest"], &["src/client"], "calling over HTTP belongs to src/client: use client::Client"),
     (&["backoff::"], &["src/retry"], "delays come from src/retry.rs: use retry::full_jitter or retry::Patience"),
 ];
 

@@ -2,14 +2,20 @@
 //!
 //! A new command is a file here and a variant of [`Command`].
 
+pub mod clean;
 pub mod config_check;
 pub mod decide;
 pub mod demo;
+pub mod doctor;
 pub mod enqueue;
+pub mod erase;
 pub mod list;
 pub mod migrate;
 pub mod show;
+pub mod stats;
+pub mod submit;
 mod table;
+pub mod token;
 pub mod worker;
 
 use std::path::PathBuf;
@@ -32,6 +38,8 @@ pub enum Exit {
     Usage = 2,
     /// What was asked for may not be done as things are, or what was named is not there. Nothing was changed.
     Refused = 3,
+    /// Whether the operation is stored is not known: `outboxd submit` alone.
+    Unconfirmed = 4,
 }
 
 impl From<Exit> for ExitCode {
@@ -73,6 +81,15 @@ pub enum Command {
     Run,
     /// Apply the database migrations that this release brings
     Migrate,
+    /// Remove what is past its retention, once
+    Clean(clean::Args),
+    /// Erase one account's content, and keep its keys taken
+    Erase(erase::Args),
+    /// Store a message through the API, once, and know it
+    Submit(Box<submit::Args>),
+    /// Make, list and revoke the tokens of the message API
+    #[command(subcommand)]
+    Token(token::Command),
     /// Store one notification
     Enqueue(Box<enqueue::Args>),
     /// Show the whole story of one notification
@@ -81,6 +98,12 @@ pub enum Command {
     List(list::Args),
     /// List what is uncertain or unresolved, the least time left first
     Uncertain(list::UncertainArgs),
+    /// How much is in which state, and how the providers do
+    Stats(stats::Args),
+    /// The same again and again
+    Watch(stats::WatchArgs),
+    /// What is wrong, and what to do about it
+    Doctor(doctor::Args),
     /// Settle an uncertain notification, or send it once more
     Resolve(decide::ResolveArgs),
     /// Withdraw a notification
@@ -111,20 +134,35 @@ impl Cli {
             Command::Worker | Command::Run | Command::Config(_) => Purpose::Send,
             _ => Purpose::Other,
         };
-        let loaded =
-            Sources::of_this_process(self.config.as_deref()).and_then(|sources| config::load(&sources, purpose));
+        let sources = Sources::of_this_process(self.config.as_deref());
         let out = &mut std::io::stdout();
-        match self.command {
+        let command = match self.command {
+            // It has settings of its own, and needs none of the others.
+            Command::Submit(args) => {
+                let caller = config::load_caller(&sources?)?;
+                return in_runtime(submit::run(*args, caller, &mut std::io::stdin(), out));
+            }
+            command => command,
+        };
+        let loaded = sources.and_then(|sources| config::load(&sources, purpose));
+        match command {
             Command::Config(ConfigCommand::Check(args)) => config_check::run(&args, loaded, out),
             Command::Demo(args) => in_runtime(demo::run(&args, out)),
             Command::Worker => in_runtime(worker::run(loaded?, &[Part::Worker])),
             Command::Api => in_runtime(worker::run(loaded?, &[Part::Api])),
             Command::Run => in_runtime(worker::run(loaded?, &[Part::Api, Part::Worker])),
+            Command::Submit(_) => Ok(Exit::Usage), // answered above
+            Command::Clean(args) => in_runtime(clean::run(&args, &loaded?, out)),
+            Command::Erase(args) => in_runtime(erase::run(&args, &loaded?, out)),
+            Command::Token(command) => in_runtime(token::run(&command, &loaded?, out)),
             Command::Migrate => in_runtime(migrate::run(&loaded?, out)),
             Command::Enqueue(args) => in_runtime(enqueue::run(*args, &loaded?, &mut std::io::stdin(), out)),
             Command::Show(args) => in_runtime(show::run(&args, &loaded?, out)),
             Command::List(args) => in_runtime(list::run(&args, &loaded?, out)),
             Command::Uncertain(args) => in_runtime(list::run_uncertain(&args, &loaded?, out)),
+            Command::Stats(args) => in_runtime(stats::run(&args, &loaded?, out)),
+            Command::Watch(args) => in_runtime(stats::watch(&args, &loaded?, out)),
+            Command::Doctor(args) => in_runtime(doctor::run(&args, &loaded?, out)),
             Command::Resolve(args) => in_runtime(decide::resolve(&args, &loaded?, out)),
             Command::Cancel(args) => in_runtime(decide::cancel(&args, &loaded?, out)),
             Command::Pause(args) => in_runtime(decide::pause(&args, false, &loaded?, out)),

@@ -4,6 +4,7 @@
 //! raw setting, and no secret leaves this room readable.
 
 mod api;
+mod client;
 mod layers;
 mod provider;
 mod reader;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 use tracing_subscriber::filter::Targets;
 
+pub use client::{Caller, load_caller};
 pub use layers::Sources;
 pub use reader::{Entry, REDACTED};
 

@@ -9,8 +9,8 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::reader::{Notes, REDACTED, Section, Table};
 use super::{
-    Database, Entry, Lease, Log, LogFormat, Purpose, Recovery, Settings, Sources, Wakeup, Worker, api, provider,
-    reader, rules,
+    Database, Entry, Lease, Log, LogFormat, Purpose, Recovery, Settings, Sources, Wakeup, Worker, api, client,
+    provider, reader, rules,
 };
 use crate::domain::policy::{OnUncertain, RetryPolicy};
 use crate::mail::provider::ProviderSettings;
@@ -28,6 +28,8 @@ pub(super) fn read(root: &mut Section, sources: &Sources, purpose: Purpose, note
     let wakeup = wakeup(root.child("wakeup", notes), listen_url, &database, notes);
     let api = api::read(root.child("api", notes), notes);
     let retention = api::read_retention(root.child("retention", notes), notes);
+    // Of a caller's, perhaps on the same machine: only checked here.
+    client::read(root.child("client", notes), notes);
     let before_sending = notes.problems.len();
     let (message_id_domain, hello) = mail(root.child("mail", notes), notes);
     let routes = routes(root.child("route", notes), notes);

@@ -2,7 +2,7 @@
 //!
 //! A decision never contradicts the state machine; where it may not be taken, nothing is written and the reason is told.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
 
@@ -10,7 +10,7 @@ use crate::domain::evidence::Proof;
 use crate::domain::ids::NotificationId;
 use crate::domain::state::State;
 
-use super::StoreError;
+use super::{StoreError, evidence};
 
 /// Who decides, and why.
 #[derive(Debug, Clone)]
@@ -124,8 +124,12 @@ pub async fn resolve(
         (Resolution::Resend { .. }, _) => "resend",
     };
     match resolution {
-        Resolution::Sent => state(&mut tx, id, Proof::Accepted, false, decider).await?,
-        Resolution::NotSent { give_up } => state(&mut tx, id, Proof::NotAccepted, give_up, decider).await?,
+        Resolution::Sent => {
+            evidence::statement(&mut tx, id, Proof::Accepted, false, decider.who, decider.reason).await?;
+        }
+        Resolution::NotSent { give_up } => {
+            evidence::statement(&mut tx, id, Proof::NotAccepted, give_up, decider.who, decider.reason).await?;
+        }
         Resolution::Resend { .. } => {
             let twice = matches!(row.state, State::Sent | State::Bounced) || (row.in_doubt && !row.safe_until_now);
             sqlx::query!(
@@ -225,12 +229,13 @@ async fn lock(tx: &mut PgConnection, id: NotificationId) -> Result<Option<Row>, 
     let row = sqlx::query!(
         r#"
         select d.state, d.doubt_since is not null as "in_doubt!", coalesce(d.resend_until >= now(), false) as "safe!",
-            coalesce(d.expires_at <= now(), false) as "expired!",
+            coalesce(d.expires_at <= now(), false) as "expired!", o.erased_at is not null as "erased!",
             jsonb_build_object('state', d.state, 'reason', d.reason, 'doubt_since', d.doubt_since, 'attempts', d.attempts,
                 'tries', d.tries, 'duplicate_possible', d.duplicate_possible) as "snapshot!"
         from outboxd.delivery d
+        join outboxd.outbox o on o.id = d.notification_id
         where d.notification_id = $1
-        for update
+        for update of d
         "#,
         id.0,
     )
@@ -243,20 +248,9 @@ async fn lock(tx: &mut PgConnection, id: NotificationId) -> Result<Option<Row>, 
         in_doubt: row.in_doubt,
         safe_until_now: row.safe,
         expired: row.expired,
-        erased: false,
+        erased: row.erased,
         snapshot: row.snapshot,
     }))
-}
-
-async fn state(
-    tx: &mut PgConnection,
-    id: NotificationId,
-    proof: Proof,
-    for_good: bool,
-    decider: &Decider<'_>,
-) -> Result<(), StoreError> {
-    let _ = (tx, id, proof, for_good, decider, json!({}));
-    Ok(())
 }
 
 /// Puts the decision on record beside what it did.

@@ -48,6 +48,42 @@ impl Line {
     }
 }
 
+/// Records a person's statement about every attempt in doubt of a notification that the caller has locked, and applies it.
+pub(super) async fn statement(
+    tx: &mut PgConnection,
+    id: NotificationId,
+    proof: Proof,
+    refused: bool,
+    who: &str,
+    reason: &str,
+) -> Result<(), StoreError> {
+    let doubtful = sqlx::query_scalar!(
+        "select a.number from outboxd.attempt a
+         where a.notification_id = $1 and a.outcome = 'uncertain' and not exists (
+            select 1 from outboxd.evidence e
+            where e.notification_id = a.notification_id and e.attempt_number = a.number and e.proves = 'not_accepted')
+         order by a.number",
+        id.0,
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    for number in doubtful {
+        let evidence = Evidence {
+            id,
+            number,
+            kind: "statement",
+            proof,
+            source: "operator",
+            reference: String::new(),
+            detail: json!({ "reason": reason }),
+            refused,
+            recorded_by: who,
+        };
+        apply(tx, &evidence).await??;
+    }
+    Ok(())
+}
+
 type Weighed<T> = Result<Result<T, StoreError>, sqlx::Error>;
 
 async fn record_late(conn: &mut PgConnection, settlement: &Settlement, worker: &str) -> Weighed<Late> {

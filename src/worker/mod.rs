@@ -9,6 +9,7 @@ pub mod deliver;
 pub mod dispatch;
 pub mod held;
 pub mod renew;
+pub mod retention;
 pub mod run;
 pub mod settle;
 pub mod timekeeper;

@@ -19,6 +19,7 @@ use super::deliver::Context;
 use super::dispatch::{Budget, DispatchSettings, Dispatcher};
 use super::held::Held;
 use super::renew::renew;
+use super::retention::{Periods, keep_clean};
 use super::settle::{SettleSettings, settler};
 use super::timekeeper::{TimekeeperSettings, keep_time};
 use super::wakeup::listen;
@@ -52,6 +53,8 @@ pub struct Settings {
     pub settle_patience: Duration,
     /// The time between two rounds of sweeps.
     pub maintenance_every: Duration,
+    /// How long finished things are kept, and how often what is older is removed.
+    pub retention: (Periods, Duration),
     /// Where to listen for wake-ups and how often to prove that it works; `None` for polling alone.
     pub wakeup: Option<(Dsn, Duration)>,
     /// How failures are retried.
@@ -109,6 +112,11 @@ pub async fn run(
     standing.spawn(async move {
         keep_time(line, timekeeper, waking, answered).await;
         "timekeeper"
+    });
+    let (line, (periods, every)) = (dsn.line(), settings.retention.clone());
+    standing.spawn(async move {
+        keep_clean(line, periods, every).await;
+        "retention"
     });
     if let Some(every) = settings.renew_every {
         let (line, held, lease) = (dsn.line(), held.clone(), settings.lease);

@@ -123,6 +123,64 @@ async fn the_sql_for_producers_does_what_it_says_and_the_rights_suffice() {
 }
 
 #[tokio::test]
+async fn the_sql_for_an_api_of_ones_own_stores_one_order_however_often_it_runs() {
+    let db = TestDb::new().await;
+    let [order] = &blocks(include_str!("../../docs/own-api.md"), "sql")[..] else { panic!("one block of SQL") };
+    for _ in 0..3 {
+        db.sql(order).await.unwrap();
+    }
+    let (orders, mails, receipts): (i64, i64, i64) = sqlx::query_as(
+        "select (select count(*) from own_order),
+            (select count(*) from outboxd.outbox join own_order o on message_ref = o.id::text),
+            (select count(*) from outboxd.receipt where response_status = 201 and cardinality(notification_ids) = 1)",
+    )
+    .fetch_one(&db.pool)
+    .await
+    .unwrap();
+    assert_eq!((orders, mails, receipts), (1, 1, 1));
+    let changed = order.replace("1 item: a chair", "1 item: a table");
+    let refused = db.sql(&changed).await.unwrap_err();
+    assert_eq!(refused.as_database_error().and_then(|error| error.code()).as_deref(), Some("OB003"));
+    db.sql("rollback").await.unwrap();
+    let forgotten = "begin; select outboxd.reserve('acme', 'orders.create', 'k2', '\\x01'); commit";
+    let refused = db.sql(forgotten).await.unwrap_err();
+    assert_eq!(refused.as_database_error().and_then(|error| error.code()).as_deref(), Some("OB004"), "{refused}");
+}
+
+#[test]
+fn the_periods_and_bounds_that_the_pages_tell_are_the_defaults() {
+    let defaults = include_str!("../../config/default.toml");
+    let default = |section: &str, key: &str| {
+        let section = defaults.split(&format!("[{section}]")).nth(1).unwrap().split("\n[").next().unwrap();
+        let line = section.lines().find(|line| line.starts_with(&format!("{key} ="))).unwrap();
+        line.split('=').nth(1).unwrap().trim().trim_matches('"').to_owned()
+    };
+    let retention = include_str!("../../docs/retention.md");
+    for key in ["receipts", "messages", "notifications", "attempts"] {
+        let days = default("retention", key).replace('d', " days");
+        assert!(retention.contains(&format!("`retention.{key}` | {days} |")), "{key}: {days}");
+    }
+    let api = include_str!("../../docs/api.md");
+    for (key, told) in [
+        ("in_flight", "256"),
+        ("account_in_flight", "128"),
+        ("body_max_bytes", "24 MiB"),
+        ("request_timeout", "10 s"),
+        ("lock_timeout", "2 s"),
+        ("statement_timeout", "5 s"),
+        ("connections", "16"),
+    ] {
+        assert!(api.contains(&format!("`api.{key}` | {told} |")), "{key}");
+        let value = match default("api", key).as_str() {
+            "25165824" => "24 MiB".to_owned(),
+            value => value.replace('s', " s"),
+        };
+        assert_eq!(value, told, "{key}");
+    }
+    assert_eq!((default("client", "window").as_str(), default("api", "key_window").as_str()), ("7d", "24h"));
+}
+
+#[tokio::test]
 async fn the_readmes_sql_runs_and_finds_what_waits_for_a_person() {
     let db = TestDb::new().await;
     let [enqueue, waiting] = &blocks(README, "sql")[..] else { panic!("two blocks of SQL") };

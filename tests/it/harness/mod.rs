@@ -8,6 +8,7 @@ use outboxd::sandbox::postfix::Postfix;
 
 pub(crate) mod api;
 mod db;
+pub(crate) mod http;
 mod process;
 pub(crate) mod rows;
 pub(crate) mod scene;
