@@ -168,7 +168,7 @@ pub struct Consequence {
     pub duplicate_possible: bool,
     /// Evidence and record disagree: a person has to look.
     pub contradiction: bool,
-    /// Whether any attempt is still in doubt.
+    /// Whether anything is left to be settled.
     pub doubt_left: bool,
 }
 
@@ -181,7 +181,8 @@ pub fn weigh(known: &Known) -> Consequence {
     let attempts = &known.attempts;
     let accepted: Vec<&Attempt> = attempts.iter().filter(|attempt| attempt.accepted()).collect();
     let running = attempts.last().filter(|_| known.state == State::Transmitting);
-    let doubt_left = attempts.iter().any(Attempt::in_doubt);
+    // What is proved beside a running attempt stays noted as a doubt, which its worker settles with the proof.
+    let doubt_left = attempts.iter().any(Attempt::in_doubt) || (running.is_some() && !accepted.is_empty());
     let bounced = attempts.iter().any(|attempt| attempt.proofs.bounced);
     let was_in_doubt = attempts.iter().any(|attempt| attempt.outcome == Some(Outcome::Uncertain));
     let refused = attempts

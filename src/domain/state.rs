@@ -47,7 +47,7 @@ pub const TRANSITIONS: &[(State, State, &str)] = {
         (Claimed, Uncertain, "this resend came to nothing and an earlier attempt is still in doubt"),
         (Claimed, Sent, "evidence: an earlier attempt was accepted"),
         (Claimed, Bounced, "evidence: an earlier attempt bounced"),
-        (Transmitting, Sent, "accepted; or evidence meanwhile: an earlier attempt was accepted"),
+        (Transmitting, Sent, "accepted; or evidence meanwhile: this or an earlier attempt was accepted"),
         (Transmitting, Pending, "known not accepted, to be retried"),
         (Transmitting, Failed, "known not accepted, given up"),
         (Transmitting, Uncertain, "no answer, or lease lost after begin"),

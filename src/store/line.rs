@@ -56,6 +56,12 @@ impl StoreError {
             Self::Database(_) | Self::Silence(_) => false,
         }
     }
+
+    /// Whether the statement waited for a lock in vain (SQLSTATE 55P03).
+    #[must_use]
+    pub fn is_lock_timeout(&self) -> bool {
+        matches!(self, Self::Database(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55P03"))
+    }
 }
 
 /// How lines reach the database.

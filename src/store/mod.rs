@@ -26,5 +26,6 @@ pub mod settle;
 pub mod stats;
 pub mod story;
 pub mod tokens;
+pub mod unlocked;
 
 pub use line::{Line, StoreError};

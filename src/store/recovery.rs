@@ -16,7 +16,7 @@ pub const MAX_LOST_CLAIMS: i16 = 10;
 
 impl Line {
     /// Ends the attempts whose lease ran out: before *begin* nothing can have left, so the notification is pending
-    /// again at once and at no cost; after it, it is uncertain, unless evidence has proved an earlier attempt's acceptance.
+    /// again at once and at no cost; after it, it is uncertain, unless evidence has proved its or an earlier attempt's acceptance.
     ///
     /// # Errors
     /// When the database cannot be reached.
@@ -26,7 +26,8 @@ impl Line {
             r#"
             with lost as (
                 select d.notification_id, d.attempts, d.state as was, d.fence,
-                    d.doubt_since is not null and d.proven as proven
+                    (d.doubt_since is not null and d.proven_attempt is not null)
+                        or (d.state = 'transmitting' and d.proven_attempt = d.attempts) as proven
                 from outboxd.delivery d
                 where d.lease_until <= now()
                 order by d.lease_until

@@ -151,8 +151,12 @@ impl Line {
                                 coalesce(ended.again_at, now())
                                     >= coalesce(d.expires_at, coalesce(d.renewed_at, d.first_due_at) + make_interval(secs => $14)) as overdue
                             from (
-                                -- Proof that came while this attempt was running: whatever it came to, nothing is left to send.
-                                select case when d.doubt_since is not null and d.proven then 'sent' else ended.next end as next
+                                -- Proof that came while this attempt was running: of an earlier one, and whatever this one
+                                -- came to, nothing is left to send; of this one, and its own answer is not missed.
+                                select case
+                                    when d.doubt_since is not null and d.proven_attempt is not null then 'sent'
+                                    when ended.next = 'doubt' and d.proven_attempt = ended.number then 'sent'
+                                    else ended.next end as next
                             ) n
                         ) w
                     ) v

@@ -1,5 +1,6 @@
 //! Group commit of *begin*: whatever waits while one statement runs goes into the next.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub enum Begun {
     /// It is on record: go.
     Yes,
-    /// The claim is no longer good: do not.
+    /// The claim is no longer good, or somebody else has locked its row: do not.
     Refused,
     /// The database could not be asked: do not.
     Unknown,
@@ -72,8 +73,9 @@ pub fn beginner(mut line: Line) -> (Beginner, impl Future<Output = ()> + Send) {
 
 async fn patiently(line: &mut Line, claims: &[(NotificationId, Fence)]) -> Option<HashSet<(NotificationId, Fence)>> {
     let mut patience = Patience::new(Duration::from_millis(50), Duration::from_secs(2), PATIENCE);
+    let mut claims = Cow::Borrowed(claims);
     loop {
-        match line.begin(claims).await {
+        match line.begin(&claims).await {
             Ok(begun) => return Some(begun),
             Err(error) => {
                 let Some(delay) = patience.next_delay().filter(|_| !error.is_permanent()) else {
@@ -81,6 +83,12 @@ async fn patiently(line: &mut Line, claims: &[(NotificationId, Fence)]) -> Optio
                     return None;
                 };
                 tracing::warn!(rows = claims.len(), %error, "begin failed, trying again");
+                if error.is_lock_timeout()
+                    && let Ok(unlocked) = line.unlocked(claims.iter().map(|(id, _)| *id)).await
+                {
+                    // Whatever somebody else has locked is refused, so that the others need not wait for it.
+                    claims.to_mut().retain(|(id, _)| unlocked.contains(id));
+                }
                 tokio::time::sleep(delay).await;
             }
         }

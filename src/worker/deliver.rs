@@ -166,7 +166,9 @@ async fn transact(
     let asked = Instant::now();
     match context.beginner.begin(claimed.id(), claimed.fence()).await {
         Begun::Yes => {}
-        Begun::Refused => return Err(Broken::NotBegun("begin refused: the claim is no longer good")),
+        Begun::Refused => {
+            return Err(Broken::NotBegun("begin refused: the claim is no longer good, or its row is locked"));
+        }
         Begun::Unknown => return Err(Broken::NotBegun("begin could not be recorded")),
     }
     // The windows in which a resend must end count from begin, not from when its answer came.

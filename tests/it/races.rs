@@ -108,6 +108,36 @@ async fn proof_that_commits_while_a_sweep_is_on_its_way_to_the_row_settles_it() 
     assert_eq!(db.state(resend.id()).await, "sent");
 }
 
+/// As when the provider's log is read before the lease of a dead worker is over.
+#[tokio::test]
+async fn proof_that_comes_while_its_attempt_is_running_is_not_lost_with_the_answer() {
+    let db = TestDb::new().await;
+    let mut line = db.line();
+    for lease_lost in [true, false] {
+        let claimed = db.claimed(&mut line, &claim()).await;
+        let id = claimed.id();
+        line.begin(&[(id, claimed.fence())]).await.unwrap();
+        db.sql(&format!(
+            "insert into outboxd.evidence (notification_id, attempt_number, kind, proves, source, recorded_by)
+             values ('{id}', 1, 'mail_log', 'accepted', 'relay', 'a test')"
+        ))
+        .await
+        .unwrap();
+        if lease_lost {
+            db.age(id, "2 hours").await;
+            assert_eq!(line.sweep_leases(12, LONG).await.unwrap(), 1);
+        } else {
+            let unanswered = Settlement::new(
+                claimed,
+                verdict(Outcome::Uncertain, Phase::EndOfData),
+                Next::Doubt { resend_after: Some(Duration::ZERO) },
+            );
+            assert_eq!(line.settle(&[unanswered], 96 * LONG).await.unwrap().len(), 1);
+        }
+        assert_eq!(db.state(id).await, "sent");
+    }
+}
+
 #[tokio::test]
 async fn a_claim_of_one_passes_over_an_account_whose_only_row_is_held_by_another() {
     let db = TestDb::new().await;
@@ -160,5 +190,5 @@ async fn a_late_result_of_a_notification_that_is_no_more_is_not_tried_again_and_
     .await
     .unwrap();
     assert!(line.settle(std::slice::from_ref(&late), LONG).await.unwrap().is_empty());
-    assert!(line.late_result(&late, "w1").await.unwrap_err().is_permanent());
+    assert_eq!(line.late_result(&late, "w1").await.unwrap(), Late::Gone);
 }

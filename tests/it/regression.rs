@@ -147,6 +147,44 @@ async fn the_time_that_begin_takes_comes_off_the_send_deadline() {
     worker.drain().await;
 }
 
+/// Whoever held the lock of one row, as a person with `psql` can, held up every begin and every result of the worker, and in
+/// the end results that were known were given up.
+#[tokio::test]
+async fn a_row_that_somebody_has_locked_holds_up_no_other() {
+    for stage in [Stage::Data, Stage::EndOfData] {
+        let slow = Action::Proceed.after(Duration::from_secs(1));
+        let scene = Scene::new()
+            .await
+            .set("database.lock_timeout", "200ms")
+            .rule(Rule::at(stage, slow).recipient("slow").once());
+        let worker = scene.worker();
+        let id = scene.enqueue_to("slow@example.net").await;
+        scene.until(id, if stage == Stage::Data { "claimed" } else { "transmitting" }).await;
+        let mut held = scene.db.pool.begin().await.unwrap();
+        sqlx::query("select from outboxd.delivery where notification_id = $1 for update")
+            .bind(id.0)
+            .execute(&mut *held)
+            .await
+            .unwrap();
+        eventually("somebody waits for the row", PATIENCE, async || {
+            let waiting: bool = sqlx::query_scalar(
+                "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')",
+            )
+            .fetch_one(&scene.db.pool)
+            .await
+            .unwrap();
+            waiting.then_some(())
+        })
+        .await;
+        let other = scene.enqueue_to("quick@example.net").await;
+        scene.until(other, "sent").await;
+        held.rollback().await.unwrap();
+        scene.until(id, "sent").await;
+        scene.assert_deliveries(id, 1);
+        worker.drain().await;
+    }
+}
+
 async fn stored(db: &TestDb, rows: u32) {
     let enqueue = "select outboxd.enqueue('a', 'a@example.org', 'b@example.org', 's', 'x') from generate_series(1, ";
     db.sql(&format!("{enqueue}{rows})")).await.unwrap();
