@@ -15,6 +15,7 @@
 //! | [`client`] | a caller of the message API that keeps its key and its draft |
 //! | [`config`] | settings, read once and checked as a whole; the only reader of the environment |
 //! | [`worker`], [`http`], [`telemetry`] | when and what to send; the message API and health; the log |
+//! | [`evidence`] | what others say about attempts after the event |
 //! | [`app`], [`sandbox`] | the composition root; a private PostgreSQL, Postfix and SMTP server for demo and tests |
 //! | [`cli`] | one file a subcommand |
 pub mod app;
@@ -22,6 +23,7 @@ pub mod cli;
 pub mod client;
 pub mod config;
 pub mod domain;
+pub mod evidence;
 pub mod http;
 pub mod mail;
 pub mod retry;

@@ -9,6 +9,7 @@ pub mod demo;
 pub mod doctor;
 pub mod enqueue;
 pub mod erase;
+pub mod evidence;
 pub mod list;
 pub mod migrate;
 pub mod show;
@@ -106,6 +107,9 @@ pub enum Command {
     Doctor(doctor::Args),
     /// Settle an uncertain notification, or send it once more
     Resolve(decide::ResolveArgs),
+    /// Record what others say about attempts
+    #[command(subcommand)]
+    Evidence(evidence::Command),
     /// Withdraw a notification
     Cancel(decide::CancelArgs),
     /// Claim nothing of an account, for a provider, or at all
@@ -164,6 +168,7 @@ impl Cli {
             Command::Watch(args) => in_runtime(stats::watch(&args, &loaded?, out)),
             Command::Doctor(args) => in_runtime(doctor::run(&args, &loaded?, out)),
             Command::Resolve(args) => in_runtime(decide::resolve(&args, &loaded?, out)),
+            Command::Evidence(command) => in_runtime(evidence::run(&command, &loaded?, std::io::stdin(), out)),
             Command::Cancel(args) => in_runtime(decide::cancel(&args, &loaded?, out)),
             Command::Pause(args) => in_runtime(decide::pause(&args, false, &loaded?, out)),
             Command::Resume(args) => in_runtime(decide::pause(&args, true, &loaded?, out)),

@@ -52,6 +52,12 @@ impl Identity {
         }
         Ok(Self { message_id_domain: message_id_domain.to_owned(), dedup_header: dedup_header.to_owned() })
     }
+
+    /// The right side of every Message-ID.
+    #[must_use]
+    pub fn message_id_domain(&self) -> &str {
+        &self.message_id_domain
+    }
 }
 
 /// A message ready to be handed to a provider.

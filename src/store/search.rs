@@ -7,7 +7,10 @@ use sqlx::postgres::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::domain::ids::NotificationId;
 use crate::domain::state::State;
+
+use super::{Line, StoreError};
 
 /// What to look for; what is `None` does not matter.
 #[derive(Debug, Clone, Default)]
@@ -148,4 +151,38 @@ pub async fn uncertain(conn: &mut PgConnection, filter: &Filter, limit: u32) -> 
     )
     .fetch_all(conn)
     .await
+}
+
+impl Line {
+    /// The attempts with this provider, begun in this time, that nobody knows the outcome of.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn doubtful_attempts(
+        &mut self,
+        provider: &str,
+        from: OffsetDateTime,
+        to: OffsetDateTime,
+    ) -> Result<Vec<(NotificationId, i32)>, StoreError> {
+        let mut conn = self.take().await?;
+        let query = sqlx::query!(
+            r#"
+            select a.notification_id, a.number
+            from outboxd.delivery d
+            join outboxd.attempt a on a.notification_id = d.notification_id
+            where d.doubt_since is not null and d.state in ('uncertain', 'unresolved')
+              and a.outcome = 'uncertain' and a.provider = $1 and a.begun_at between $2 and $3
+              and not exists (
+                  select 1 from outboxd.evidence e
+                  where e.notification_id = a.notification_id and e.attempt_number = a.number and e.proves <> 'inconclusive')
+            order by a.notification_id, a.number
+            "#,
+            provider,
+            from,
+            to,
+        );
+        let rows = self.bound(query.fetch_all(&mut conn)).await?;
+        self.put(conn).await?;
+        Ok(rows.into_iter().map(|row| (NotificationId(row.notification_id), row.number)).collect())
+    }
 }

@@ -26,6 +26,7 @@ mod outcomes;
 mod postfix;
 mod providers;
 mod races;
+mod reconciling;
 mod regression;
 mod retention;
 mod sandbox;

@@ -1,0 +1,212 @@
+//! A mail server's log as a source: every line read, what it proves recorded, and, where the log is said to be complete, what
+//! its silence proves.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::{self, BufRead};
+
+use serde::Serialize;
+use serde_json::json;
+use time::OffsetDateTime;
+
+use super::postfix::{Follower, Found};
+use crate::domain::evidence::{Kind, Proof};
+use crate::domain::ids::NotificationId;
+use crate::store::evidence::{NewEvidence, Recorded};
+use crate::store::{Line, StoreError};
+
+/// Octets of a line that are read; the rest of a longer one is passed over. Postfix cuts its own at 2,000.
+const LINE_MAX_OCTETS: usize = 16 * 1024;
+
+/// Ids of accepted mail that are kept for what silence proves.
+const ACCEPTED_MAX: usize = 5_000_000;
+
+/// What reading came to.
+#[derive(Debug, Default, Serialize)]
+pub struct Summary {
+    /// Lines read.
+    pub lines: u64,
+    /// Pieces of evidence that were new.
+    pub new: u64,
+    /// Pieces that were on record already.
+    pub known: u64,
+    /// Pieces about notifications that are not, or no longer, in the database, or that were never begun.
+    pub unknown: u64,
+    /// Pieces that disagree with the record.
+    pub contradictions: u64,
+    /// Attempts that a complete log proves not to have been accepted.
+    pub not_accepted: u64,
+    /// Notifications moved: from, to, how many.
+    pub moved: BTreeMap<String, u64>,
+    /// Queue ids that were lost sight of.
+    pub forgotten: u64,
+}
+
+/// Records what logs prove.
+#[derive(Debug)]
+pub struct Reader<'r> {
+    line: &'r mut Line,
+    follower: Follower,
+    provider: Option<String>,
+    recorded_by: String,
+    accepted: HashSet<NotificationId>,
+    summary: Summary,
+}
+
+/// Why reading stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The log cannot be read.
+    #[error("the log cannot be read: {0}")]
+    Log(#[from] io::Error),
+    /// The database cannot be written. What was recorded stays; reading the same log again does the rest.
+    #[error("evidence cannot be recorded: {0}")]
+    Store(#[from] StoreError),
+}
+
+impl<'r> Reader<'r> {
+    /// A reader that records through `line`, as evidence about attempts with `provider` where that is given.
+    pub fn new(line: &'r mut Line, follower: Follower, provider: Option<String>, recorded_by: String) -> Self {
+        Self { line, follower, provider, recorded_by, accepted: HashSet::new(), summary: Summary::default() }
+    }
+
+    /// Reads a log to its end.
+    ///
+    /// # Errors
+    /// When the log cannot be read or the database not written.
+    pub async fn read(&mut self, log: &mut (dyn BufRead + Send)) -> Result<(), ReadError> {
+        let mut octets = Vec::new();
+        while next_line(log, &mut octets)? {
+            self.summary.lines += 1;
+            // Servers' replies can be of any character set; ids and keywords are ASCII.
+            if let Some(found) = self.follower.read(&String::from_utf8_lossy(&octets)) {
+                self.record(found).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn record(&mut self, found: Found) -> Result<(), ReadError> {
+        if self.accepted.len() < ACCEPTED_MAX {
+            self.accepted.insert(found.id);
+        }
+        let evidence = NewEvidence {
+            id: found.id,
+            attempt: None,
+            provider: self.provider.clone(),
+            kind: Kind::MailLog,
+            proof: found.proof,
+            for_good: found.for_good,
+            source: "postfix".to_owned(),
+            reference: found.queue_id,
+            detail: json!({ "words": found.words }),
+            happened_at: found.at,
+            recorded_by: self.recorded_by.clone(),
+        };
+        self.count(&evidence).await
+    }
+
+    async fn count(&mut self, evidence: &NewEvidence) -> Result<(), ReadError> {
+        match self.line.record_evidence(evidence).await? {
+            Recorded::UnknownNotification | Recorded::NoAttempt => self.summary.unknown += 1,
+            Recorded::AlreadyKnown(_) => self.summary.known += 1,
+            Recorded::New { before, after, contradiction } => {
+                self.summary.new += 1;
+                self.summary.contradictions += u64::from(contradiction);
+                if before != after {
+                    *self.summary.moved.entry(format!("{before} to {after}")).or_default() += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the silence of what was read for proof: the logs hold every line between their first and last, so that an attempt
+    /// with this provider which began in that time, with `margin` to both ends, and of which there is no acceptance, was not
+    /// accepted. Whether that is so, only the operator can say.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn conclude(&mut self, provider: &str, margin: time::Duration) -> Result<(), ReadError> {
+        let Some((first, last)) = self.follower.range else { return Ok(()) };
+        // Whatever was lost sight of could have been accepted.
+        if self.follower.forgotten > 0 || self.accepted.len() >= ACCEPTED_MAX {
+            tracing::warn!("the log is too long to conclude anything from its silence: read it in parts");
+            return Ok(());
+        }
+        let (from, to): (OffsetDateTime, OffsetDateTime) = (first + margin, last - margin);
+        for (id, number) in self.line.doubtful_attempts(provider, from, to).await? {
+            if self.accepted.contains(&id) {
+                continue;
+            }
+            let evidence = NewEvidence {
+                id,
+                attempt: Some(number),
+                provider: Some(provider.to_owned()),
+                kind: Kind::MailLog,
+                proof: Proof::NotAccepted,
+                for_good: false,
+                source: "postfix".to_owned(),
+                reference: "complete log".to_owned(),
+                detail: json!({ "from": first.to_string(), "to": last.to_string() }),
+                happened_at: None,
+                recorded_by: self.recorded_by.clone(),
+            };
+            self.summary.not_accepted += 1;
+            self.count(&evidence).await?;
+        }
+        Ok(())
+    }
+
+    /// What it all came to.
+    #[must_use]
+    pub fn end(mut self) -> Summary {
+        self.summary.forgotten = self.follower.forgotten;
+        self.summary
+    }
+}
+
+/// Reads a line into `octets`, without what is beyond [`LINE_MAX_OCTETS`]; `false` at the end.
+fn next_line(log: &mut (dyn BufRead + Send), octets: &mut Vec<u8>) -> io::Result<bool> {
+    octets.clear();
+    let mut any = false;
+    loop {
+        let buffer = match log.fill_buf() {
+            Ok(buffer) => buffer,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if buffer.is_empty() {
+            return Ok(any);
+        }
+        any = true;
+        let (piece, ended) = match buffer.iter().position(|octet| *octet == b'\n') {
+            Some(end) => (&buffer[..end], true),
+            None => (buffer, false),
+        };
+        let room = LINE_MAX_OCTETS.saturating_sub(octets.len());
+        octets.extend_from_slice(&piece[..piece.len().min(room)]);
+        let used = piece.len() + usize::from(ended);
+        log.consume(used);
+        if ended {
+            return Ok(true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_any_length_and_content_are_read_one_by_one() {
+        let long = "x".repeat(LINE_MAX_OCTETS + 10);
+        let text = format!("one\n\n{long}\nlast");
+        let mut log = io::BufReader::with_capacity(7, text.as_bytes());
+        let mut octets = Vec::new();
+        let mut lengths = Vec::new();
+        while next_line(&mut log, &mut octets).unwrap() {
+            lengths.push(octets.len());
+        }
+        assert_eq!(lengths, [3, 0, LINE_MAX_OCTETS, 4]);
+    }
+}

@@ -1,0 +1,284 @@
+//! Postfix's log, line by line: what became of each mail that is one of ours.
+//!
+//! Pure, and bounded in memory. A `message-id=` line alone proves nothing: cleanup writes it for mail that is then refused, too.
+//! Acceptance is the queue manager's `(queue active)` for the same queue id.
+
+use std::collections::{HashMap, VecDeque};
+
+use time::format_description::well_known::Rfc3339;
+use time::macros::format_description;
+use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
+
+use crate::domain::evidence::Proof;
+use crate::domain::ids::NotificationId;
+
+/// Queue ids that are followed at once. A mail's lines lie close together unless it is deferred for days; what is pushed out is
+/// counted.
+const OPEN_MAX: usize = 200_000;
+
+/// What a line proves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The notification.
+    pub id: NotificationId,
+    /// What is proved.
+    pub proof: Proof,
+    /// Whether for good.
+    pub for_good: bool,
+    /// Postfix's queue id.
+    pub queue_id: String,
+    /// When, by the log.
+    pub at: Option<OffsetDateTime>,
+    /// Postfix's own words after `status=`, or `queue active`.
+    pub words: String,
+}
+
+/// Follows queue ids through a log.
+#[derive(Debug)]
+pub struct Follower {
+    domain: String,
+    offset: UtcOffset,
+    now: OffsetDateTime,
+    open: HashMap<String, Followed>,
+    order: VecDeque<String>,
+    /// Queue ids that were pushed out while they were followed.
+    pub forgotten: u64,
+    /// The first and the last time that a line of Postfix's told.
+    pub range: Option<(OffsetDateTime, OffsetDateTime)>,
+}
+
+#[derive(Debug)]
+struct Followed {
+    id: NotificationId,
+    active: bool,
+}
+
+impl Follower {
+    /// Follows mail whose Message-ID is a notification's id at `domain`. Times without an offset are taken to be at `offset`, and
+    /// those without a year to be the last such time before `now`.
+    #[must_use]
+    pub fn new(domain: &str, offset: UtcOffset, now: OffsetDateTime) -> Self {
+        Self {
+            domain: domain.to_owned(),
+            offset,
+            now,
+            open: HashMap::new(),
+            order: VecDeque::new(),
+            forgotten: 0,
+            range: None,
+        }
+    }
+
+    /// Reads a line; most prove nothing.
+    pub fn read(&mut self, line: &str) -> Option<Found> {
+        let line = Line::parse(line)?;
+        let at = self.time(line.time);
+        if let Some(at) = at {
+            let (first, last) = self.range.unwrap_or((at, at));
+            self.range = Some((first.min(at), last.max(at)));
+        }
+        if let Some(message_id) = line.rest.strip_prefix("message-id=").filter(|_| line.service == "cleanup") {
+            self.forget(line.queue_id);
+            let id = message_id
+                .strip_prefix('<')?
+                .strip_suffix('>')?
+                .strip_suffix(self.domain.as_str())?
+                .strip_suffix('@')?;
+            let id = id.parse().ok()?;
+            self.follow(line.queue_id, id);
+            return None;
+        }
+        if line.rest == "removed" && line.service == "qmgr" {
+            self.forget(line.queue_id);
+            return None;
+        }
+        let followed = self.open.get_mut(line.queue_id)?;
+        let found = |proof, for_good, words: &str| {
+            let id = followed.id;
+            Some(Found {
+                id,
+                proof,
+                for_good,
+                queue_id: line.queue_id.to_owned(),
+                at,
+                words: words.chars().take(500).collect(),
+            })
+        };
+        if line.service == "qmgr" && line.rest.ends_with("(queue active)") {
+            if followed.active {
+                // Once more for each retry of a deferred mail.
+                return None;
+            }
+            followed.active = true;
+            return found(Proof::Accepted, false, "queue active");
+        }
+        let status = line.rest.split(", status=").nth(1)?;
+        match (status.split([' ', '(']).next()?, line.service) {
+            // The next server took it: no more than what the queue already proves.
+            ("sent", "smtp") => None,
+            ("sent", "local" | "virtual" | "lmtp" | "pipe") => found(Proof::Delivered, false, status),
+            ("bounced", _) => found(Proof::Bounced, true, status),
+            _ => None,
+        }
+    }
+
+    fn follow(&mut self, queue_id: &str, id: NotificationId) {
+        if self.order.len() >= OPEN_MAX
+            && let Some(oldest) = self.order.pop_front()
+            && self.open.remove(&oldest).is_some()
+        {
+            self.forgotten += 1;
+        }
+        self.open.insert(queue_id.to_owned(), Followed { id, active: false });
+        self.order.push_back(queue_id.to_owned());
+    }
+
+    fn forget(&mut self, queue_id: &str) {
+        self.open.remove(queue_id);
+    }
+
+    fn time(&self, text: &str) -> Option<OffsetDateTime> {
+        if let Ok(time) = OffsetDateTime::parse(text, &Rfc3339) {
+            return Some(time);
+        }
+        // RFC 3164, 4.1.2: `Dec  1 10:00:00`, without year and offset.
+        let mut parts = text.split_ascii_whitespace();
+        let (month, day, clock) = (parts.next()?, parts.next()?, parts.next()?);
+        let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+        let month = u8::try_from(months.iter().position(|name| *name == month)? + 1).ok()?;
+        let clock = Time::parse(clock, format_description!("[hour]:[minute]:[second]")).ok()?;
+        let day = day.parse().ok()?;
+        // A day of slack, for a clock that is ahead.
+        let latest = self.now + time::Duration::DAY;
+        [self.now.year(), self.now.year() - 1].into_iter().find_map(|year| {
+            let date = Date::from_calendar_date(year, Month::try_from(month).ok()?, day).ok()?;
+            Some(PrimitiveDateTime::new(date, clock).assume_offset(self.offset)).filter(|time| *time <= latest)
+        })
+    }
+}
+
+/// `TIME HOST TAG/SERVICE[PID]: QUEUEID: REST`.
+struct Line<'l> {
+    time: &'l str,
+    service: &'l str,
+    queue_id: &'l str,
+    rest: &'l str,
+}
+
+impl<'l> Line<'l> {
+    fn parse(line: &'l str) -> Option<Self> {
+        let (head, body) = line.trim_end().split_once("]: ")?;
+        let (before, _pid) = head.rsplit_once('[')?;
+        let (place, service) = before.rsplit_once('/')?;
+        // Instances have names such as `postfix-out`; services such as `submission/smtpd` keep their last part.
+        let tag = place.rsplit(' ').next()?;
+        if !tag.starts_with("postfix") {
+            return None;
+        }
+        let head = place.strip_suffix(tag)?.trim_end();
+        let time = head.rsplit_once(' ').map(|(time, _host)| time.trim())?;
+        let (queue_id, rest) = body.split_once(": ")?;
+        let is_queue_id =
+            (5..=64).contains(&queue_id.len()) && queue_id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        is_queue_id.then_some(Self { time, service, queue_id, rest })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ID: &str = "01a230e5-9f38-7878-abaa-63e052288578";
+
+    fn follower() -> Follower {
+        let now = OffsetDateTime::parse("2026-12-01T12:00:00Z", &Rfc3339).unwrap();
+        Follower::new("mail.example.org", UtcOffset::UTC, now)
+    }
+
+    fn proofs(lines: &[&str]) -> Vec<(Proof, String)> {
+        let mut follower = follower();
+        lines.iter().filter_map(|line| follower.read(line)).map(|found| (found.proof, found.queue_id)).collect()
+    }
+
+    fn line(service: &str, text: &str) -> String {
+        format!("Dec  1 10:00:00 mail1 postfix/{service}[123]: {text}")
+    }
+
+    fn mine(queue_id: &str) -> String {
+        line("cleanup", &format!("{queue_id}: message-id=<{ID}@mail.example.org>"))
+    }
+
+    #[test]
+    fn a_message_id_alone_proves_nothing_and_the_active_queue_proves_acceptance() {
+        let active = line("qmgr", "4F1AB2C3D4: from=<shop@example.org>, size=500, nrcpt=1 (queue active)");
+        assert_eq!(proofs(&[&mine("4F1AB2C3D4")]), []);
+        assert_eq!(proofs(&[&active]), [], "whose it is was not told");
+        let accepted = [(Proof::Accepted, "4F1AB2C3D4".to_owned())];
+        assert_eq!(proofs(&[&mine("4F1AB2C3D4"), &active]), accepted);
+        assert_eq!(proofs(&[&mine("4F1AB2C3D4"), &active, &active]), accepted, "a retry is no second acceptance");
+        let other = line("cleanup", "4F1AB2C3D4: message-id=<x@elsewhere.example>");
+        assert_eq!(proofs(&[&mine("4F1AB2C3D4"), &other, &active]), [], "the queue id was used again");
+        let forged = line("cleanup", &format!("4F1AB2C3D4: message-id=<{ID}@mail.example.org.evil.example>"));
+        assert_eq!(proofs(&[&forged, &active]), []);
+    }
+
+    #[test]
+    fn what_became_of_it_is_read_from_the_agent_that_had_it() {
+        for (service, status, proof) in [
+            ("virtual", "status=sent (delivered to maildir)", Some(Proof::Delivered)),
+            ("local", "status=sent (delivered to mailbox)", Some(Proof::Delivered)),
+            ("lmtp", "status=sent (250 2.0.0 <jo@example.net> Saved)", Some(Proof::Delivered)),
+            ("smtp", "status=sent (250 2.0.0 Ok: queued as 9C1)", None),
+            ("smtp", "status=bounced (host mx[192.0.2.1] said: 550 no such user)", Some(Proof::Bounced)),
+            ("error", "status=bounced (mail for x loops back to myself)", Some(Proof::Bounced)),
+            ("smtp", "status=deferred (connect to mx[192.0.2.1]:25: Connection timed out)", None),
+            ("smtp", "status=bouncedness", None),
+        ] {
+            let text =
+                line(service, &format!("4F1AB2C3D4: to=<jo@example.net>, relay=x, delay=0.1, dsn=2.0.0, {status}"));
+            let found: Vec<_> = proofs(&[&mine("4F1AB2C3D4"), &text]).into_iter().map(|(proof, _)| proof).collect();
+            assert_eq!(found, Vec::from_iter(proof), "{service} {status}");
+        }
+    }
+
+    #[test]
+    fn every_form_of_a_line_is_read_and_what_is_no_line_of_postfix_is_not() {
+        let mut follower = follower();
+        for line in [
+            format!(
+                "2026-12-01T10:00:00.123456+00:00 mail1 postfix-out/cleanup[1]: 4F1AB: message-id=<{ID}@mail.example.org>"
+            ),
+            "Dec 01 10:00:01 mail1 postfix/qmgr[2]: 4F1AB: from=<>, size=1, nrcpt=1 (queue active)".to_owned(),
+        ] {
+            if let Some(found) = follower.read(&line) {
+                assert_eq!(found.at.unwrap().unix_timestamp(), 1_796_119_201);
+            }
+        }
+        let (first, last) = follower.range.unwrap();
+        assert_eq!((last.unix_timestamp() - first.unix_timestamp(), first.year()), (1, 2026));
+        // The year is that of the last such day.
+        assert_eq!(follower.time("Dec 31 23:59:59").unwrap().year(), 2025);
+        for line in [
+            "",
+            "]: ",
+            "x[1]: a: b",
+            "Dec  1 10:00:00 h sshd[1]: 4F1AB: message-id=<x>",
+            "postfix/[: ",
+            "\u{0}postfix/cleanup[1]: é: x",
+        ] {
+            assert_eq!(follower.read(line), None, "{line:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_makes_it_fail(lines in proptest::collection::vec(any::<String>(), 0..20), service in "[a-z]{0,8}", rest in any::<String>()) {
+            let mut follower = follower();
+            for line in lines.iter().chain([&line(&service, &rest), &mine("4F1AB"), &line("qmgr", &format!("4F1AB: {rest}"))]) {
+                let _ = follower.read(line);
+            }
+        }
+    }
+}
