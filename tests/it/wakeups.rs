@@ -110,7 +110,7 @@ async fn without_wake_ups_polling_alone_finds_the_work() {
 
 /// A PgBouncer before the run's cluster, whose few sessions hold what other clients left in them; `None` where there is no
 /// PgBouncer, which is said aloud.
-async fn bouncer(test: &str, db: &TestDb) -> Option<(PgBouncer, String)> {
+pub(crate) async fn bouncer(test: &str, db: &TestDb) -> Option<(PgBouncer, String)> {
     if let Some(reason) = PgBouncer::unavailable() {
         say(&format!("SKIPPED {test}: {reason}"));
         return None;

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderValue, header};
-use axum::response::IntoResponse as _;
+use axum::middleware::map_response;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
 use crate::config;
@@ -74,11 +75,16 @@ impl Api {
             .method_not_allowed_fallback(async || {
                 Problem::new(Code::MethodNotAllowed, "Use a method of the Allow header: see /v1/openapi.json.")
             })
+            // Answers are one account's own and of this moment.
+            .layer(map_response(async |mut response: Response| {
+                response.headers_mut().entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+                response
+            }))
             .with_state(self)
     }
 }
 
-async fn openapi() -> axum::response::Response {
+async fn openapi() -> Response {
     let mut response = OPENAPI.into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

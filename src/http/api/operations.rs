@@ -2,7 +2,7 @@
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -72,7 +72,5 @@ pub(super) async fn issue_key(State(api): State<Api>, headers: HeaderMap) -> Res
         return Err(Problem::new(Code::Internal, "Tell whoever runs this server."));
     };
     let told = json!({ "key": key.as_str(), "expires_at": (at + issued.window).format(&Rfc3339).ok() });
-    let mut response = (StatusCode::CREATED, axum::Json(told)).into_response();
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
+    Ok((StatusCode::CREATED, axum::Json(told)).into_response())
 }

@@ -196,6 +196,35 @@ async fn a_database_whose_defaults_are_weaker_or_stricter_changes_nothing() {
     assert_eq!(db.stored().await, (1, 1, 1));
 }
 
+#[tokio::test]
+async fn behind_a_transaction_pooling_pgbouncer_the_promise_is_the_same() {
+    let db = TestDb::new().await;
+    let test = "behind_a_transaction_pooling_pgbouncer_the_promise_is_the_same";
+    let Some((_bouncer, url)) = crate::wakeups::bouncer(test, &db).await else { return };
+    let config = api_config(&db)
+        .set("database.url", &url)
+        .set("database.transaction_pooling", "true")
+        .set("wakeup.enabled", "false")
+        .set("api.connections", "3")
+        .set("api.lock_timeout", "500ms");
+    let api = Api::with(&db, &config).await;
+    let calls: Vec<_> = (0..12).map(|_| api.post("k1", &message())).collect();
+    let answers = at_once(api.addr, calls).await;
+    assert!(answers.iter().all(|answer| answer.status == 201 && answer.body == answers[0].body), "{answers:#?}");
+    assert_eq!(answers.iter().filter(|answer| !answer.replayed()).count(), 1);
+    let mut changed = message();
+    changed["subject"] = json!("Another");
+    for _ in 0..4 {
+        assert_eq!(api.ask(&api.post("k1", &changed)).await.problem(), "payload_mismatch");
+    }
+    let mut other = db.pool.begin().await.unwrap();
+    sqlx::query("select outboxd.reserve('acme', 'messages.create', 'k2', '\\x01')").execute(&mut *other).await.unwrap();
+    assert_eq!(api.ask(&api.post("k2", &message())).await.problem(), "in_progress");
+    other.rollback().await.unwrap();
+    assert_eq!(api.ask(&api.post("k2", &message())).await.status, 201);
+    assert_eq!(db.stored().await, (2, 2, 2), "each is committed");
+}
+
 /// Asks all at once and gives every answer.
 async fn at_once(addr: SocketAddr, calls: Vec<Call>) -> Vec<Answer> {
     // Connected first, so that they really are at once.
