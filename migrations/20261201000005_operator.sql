@@ -87,7 +87,11 @@ alter table outboxd.delivery
     -- Since when the deadline by policy counts, where a person started it anew; else since first_due_at.
     add column renewed_at timestamptz,
     -- A person decided that it be sent once more although an earlier attempt may have been accepted (G3 (c)).
-    add column resend_decided boolean not null default false;
+    add column resend_decided boolean not null default false,
+    -- A person decided to send again what was known to be accepted: what is proved of attempts up to this one says nothing new.
+    add column sent_again_after integer,
+    -- Evidence came while it was being transmitted: it is weighed again when its worker has settled it, or lost it.
+    add column weigh_again boolean not null default false;
 
 alter table outboxd.attempt add column replay_id uuid;
 
@@ -118,3 +122,5 @@ create trigger legal_transition before update on outboxd.delivery for each row
             'sent>bounced', 'sent>pending', 'bounced>pending', 'failed>pending', 'failed>cancelled', 'failed>sent',
             'failed>bounced'))
     ) execute function outboxd.refuse_transition();
+
+create index delivery_weigh_again on outboxd.delivery (notification_id) where weigh_again;

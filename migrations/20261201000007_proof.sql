@@ -13,7 +13,7 @@ alter table outboxd.delivery add column proven_attempt integer;
 create function outboxd.note_proof() returns trigger language plpgsql as $$
 begin
     update outboxd.delivery d set proven_attempt = greatest(d.proven_attempt, new.attempt_number)
-        where d.notification_id = new.notification_id;
+        where d.notification_id = new.notification_id and new.attempt_number > coalesce(d.sent_again_after, 0);
     return null;
 end
 $$;

@@ -118,6 +118,8 @@ pub struct Attempt {
     pub dedup_seconds: Option<f64>,
     /// Whether a person has started the notification anew since: what refused this attempt says nothing about the next.
     pub superseded: bool,
+    /// Whether a person has since decided to send again what was known to be accepted: that it was says nothing new.
+    pub sent_again: bool,
     /// What evidence says.
     pub proofs: Proofs,
 }
@@ -179,17 +181,18 @@ pub struct Consequence {
 #[must_use]
 pub fn weigh(known: &Known) -> Consequence {
     let attempts = &known.attempts;
-    let accepted: Vec<&Attempt> = attempts.iter().filter(|attempt| attempt.accepted()).collect();
+    let news = || attempts.iter().filter(|attempt| !attempt.sent_again);
+    let accepted: Vec<&Attempt> = news().filter(|attempt| attempt.accepted()).collect();
     let running = attempts.last().filter(|_| known.state == State::Transmitting);
     // What is proved beside a running attempt stays noted as a doubt, which its worker settles with the proof.
     let doubt_left = attempts.iter().any(Attempt::in_doubt) || (running.is_some() && !accepted.is_empty());
-    let bounced = attempts.iter().any(|attempt| attempt.proofs.bounced);
+    let bounced = news().any(|attempt| attempt.proofs.bounced);
     let was_in_doubt = attempts.iter().any(|attempt| attempt.outcome == Some(Outcome::Uncertain));
     let refused = attempts
         .iter()
         .any(|attempt| attempt.outcome == Some(Outcome::Uncertain) && attempt.proofs.refused && !attempt.superseded);
     // What failed without a doubt stays failed, and proof against that is a contradiction and nothing more.
-    let admissible = was_in_doubt && attempts.iter().any(|attempt| attempt.proofs.of_acceptance());
+    let admissible = was_in_doubt && news().any(|attempt| attempt.proofs.of_acceptance());
     let end = if bounced { State::Bounced } else { State::Sent };
     let next = match known.state {
         State::Transmitting | State::Cancelled | State::Bounced => None,

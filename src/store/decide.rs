@@ -84,7 +84,6 @@ impl Pausable {
 struct Row {
     state: State,
     in_doubt: bool,
-    safe_until_now: bool,
     expired: bool,
     erased: bool,
     snapshot: Value,
@@ -131,17 +130,22 @@ pub async fn resolve(
             evidence::statement(&mut tx, id, Proof::NotAccepted, give_up, decider.who, decider.reason).await?;
         }
         Resolution::Resend { .. } => {
-            let twice = matches!(row.state, State::Sent | State::Bounced) || (row.in_doubt && !row.safe_until_now);
+            // It may wait, and begin outside every window: whoever decides it is told now.
+            let known_to_be_out = matches!(row.state, State::Sent | State::Bounced);
+            let twice = known_to_be_out || row.in_doubt;
             sqlx::query!(
                 r#"
                 update outboxd.delivery
                 set state = 'pending', changed_at = now(), reason = null, due_at = now(), ready = true, renewed_at = now(),
                     tries = 0, suspicions = 0, lost_claims = 0, resend_at = null, resend_until = null, closes_at = null,
-                    resend_decided = doubt_since is not null, duplicate_possible = duplicate_possible or $2
+                    resend_decided = doubt_since is not null, duplicate_possible = duplicate_possible or $2,
+                    sent_again_after = case when $3 then attempts else sent_again_after end,
+                    proven_attempt = case when $3 then null else proven_attempt end
                 where notification_id = $1
                 "#,
                 id.0,
                 twice,
+                known_to_be_out,
             )
             .execute(&mut *tx)
             .await?;
@@ -228,7 +232,7 @@ pub async fn resume(conn: &mut PgConnection, what: &Pausable, decider: &Decider<
 async fn lock(tx: &mut PgConnection, id: NotificationId) -> Result<Option<Row>, StoreError> {
     let row = sqlx::query!(
         r#"
-        select d.state, d.doubt_since is not null as "in_doubt!", coalesce(d.resend_until >= now(), false) as "safe!",
+        select d.state, d.doubt_since is not null as "in_doubt!",
             coalesce(d.expires_at <= now(), false) as "expired!", o.erased_at is not null as "erased!",
             jsonb_build_object('state', d.state, 'reason', d.reason, 'doubt_since', d.doubt_since, 'attempts', d.attempts,
                 'tries', d.tries, 'duplicate_possible', d.duplicate_possible) as "snapshot!"
@@ -243,14 +247,7 @@ async fn lock(tx: &mut PgConnection, id: NotificationId) -> Result<Option<Row>, 
     .await?;
     let Some(row) = row else { return Ok(None) };
     let state = row.state.parse().map_err(|_| StoreError::Unknown { what: format!("state `{}`", row.state) })?;
-    Ok(Some(Row {
-        state,
-        in_doubt: row.in_doubt,
-        safe_until_now: row.safe,
-        expired: row.expired,
-        erased: row.erased,
-        snapshot: row.snapshot,
-    }))
+    Ok(Some(Row { state, in_doubt: row.in_doubt, expired: row.expired, erased: row.erased, snapshot: row.snapshot }))
 }
 
 /// Puts the decision on record beside what it did.

@@ -18,6 +18,9 @@ use super::{Line, StoreError};
 /// How far the clock of a source may be behind the database's, in seconds, when an attempt is looked for by its time.
 const CLOCK_SLACK_SECONDS: f64 = 300.0;
 
+/// Rows that one round weighs again: evidence for what is being transmitted is rare.
+const WEIGHED_AGAIN_MAX: i64 = 100;
+
 /// What became of a result that came after its lease was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Late {
@@ -88,6 +91,29 @@ impl Line {
         Ok(recorded)
     }
 
+    /// Weighs again what evidence came for while it was transmitted, once that is over. Returns how many were weighed.
+    ///
+    /// # Errors
+    /// When the database cannot be reached.
+    pub async fn weigh_again(&mut self) -> Result<u64, StoreError> {
+        let mut conn = self.take().await?;
+        let waiting = self
+            .bound(
+                sqlx::query_scalar!(
+                    "select notification_id from outboxd.delivery where weigh_again and state <> 'transmitting'
+                     order by notification_id limit $1",
+                    WEIGHED_AGAIN_MAX,
+                )
+                .fetch_all(&mut conn),
+            )
+            .await?;
+        for id in &waiting {
+            self.bound(weigh_one(&mut conn, NotificationId(*id))).await??;
+        }
+        self.put(conn).await?;
+        Ok(waiting.len() as u64)
+    }
+
     /// Records a late result as evidence and applies what it proves. Repeating it changes nothing.
     ///
     /// # Errors
@@ -110,6 +136,20 @@ async fn record(conn: &mut PgConnection, evidence: &NewEvidence) -> Weighed<Reco
     };
     tx.commit().await?;
     Ok(Ok(recorded))
+}
+
+async fn weigh_one(conn: &mut PgConnection, id: NotificationId) -> Weighed<()> {
+    let mut tx = conn.begin().await?;
+    if lock(&mut tx, id).await? {
+        let known = match known(&mut tx, id).await? {
+            Ok(known) => known,
+            Err(unknown) => return Ok(Err(unknown)),
+        };
+        let consequence = weigh(&known);
+        apply(&mut tx, id, known.state, consequence.next.unwrap_or(known.state), consequence).await?;
+    }
+    tx.commit().await?;
+    Ok(Ok(()))
 }
 
 async fn record_late(conn: &mut PgConnection, settlement: &Settlement, worker: &str) -> Weighed<Late> {
@@ -272,10 +312,14 @@ async fn attempt_of(tx: &mut PgConnection, evidence: &NewEvidence) -> Result<Opt
 
 /// All that is on record about a notification that the caller has locked.
 async fn known(tx: &mut PgConnection, id: NotificationId) -> Weighed<Known> {
-    let row = sqlx::query!("select state, renewed_at from outboxd.delivery where notification_id = $1", id.0)
-        .fetch_one(&mut *tx)
-        .await?;
+    let row = sqlx::query!(
+        "select state, renewed_at, sent_again_after from outboxd.delivery where notification_id = $1",
+        id.0
+    )
+    .fetch_one(&mut *tx)
+    .await?;
     let unknown = |what: String| Ok(Err(StoreError::Unknown { what }));
+    let sent_again_after = row.sent_again_after;
     let Ok(state) = row.state.parse::<State>() else { return unknown(format!("state `{}`", row.state)) };
     let mut proofs: BTreeMap<i32, Proofs> = BTreeMap::new();
     let evidence =
@@ -316,6 +360,7 @@ async fn known(tx: &mut PgConnection, id: NotificationId) -> Weighed<Known> {
             dedup_scope: row.dedup_scope,
             dedup_seconds: row.dedup_seconds,
             superseded: row.superseded,
+            sent_again: sent_again_after.is_some_and(|last| row.number <= last),
             proofs: proofs.get(&row.number).copied().unwrap_or_default(),
         });
     }
@@ -349,7 +394,8 @@ async fn apply(
             closes_at = case when $2 = 'uncertain' then d.closes_at end,
             resend_decided = d.resend_decided and not $3 and $2 in ('pending', 'claimed', 'transmitting'),
             duplicate_possible = d.duplicate_possible or $4,
-            contradiction = d.contradiction or $5
+            contradiction = d.contradiction or $5,
+            weigh_again = $2 = 'transmitting'
         where d.notification_id = $1
         "#,
         id.0,

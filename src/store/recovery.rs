@@ -26,8 +26,8 @@ impl Line {
             r#"
             with lost as (
                 select d.notification_id, d.attempts, d.state as was, d.fence,
-                    (d.doubt_since is not null and d.proven_attempt is not null)
-                        or (d.state = 'transmitting' and d.proven_attempt = d.attempts) as proven
+                    coalesce(d.proven_attempt < d.attempts or (d.state = 'transmitting' and d.proven_attempt = d.attempts), false)
+                        as proven
                 from outboxd.delivery d
                 where d.lease_until <= now()
                 order by d.lease_until
@@ -47,7 +47,7 @@ impl Line {
             )
             update outboxd.delivery d
             set (state, changed_at, reason, due_at, ready, worker, lease_until, tries, lost_claims, doubt_since,
-                 doubt_until, doubt_scope, resend_until, resend_at, closes_at, duplicate_possible, resend_decided) = (
+                 doubt_until, doubt_scope, resend_until, resend_at, closes_at, duplicate_possible, resend_decided, replay_id) = (
                 select v.state, now(), case when v.state = 'failed' then 'exhausted' end,
                     case when v.state = 'pending' then now() end, v.state = 'pending', null::text, null::timestamptz,
                     d.tries + ended.counted::integer,
@@ -59,7 +59,8 @@ impl Line {
                     case when v.state = 'uncertain' then v.doubt_until end,
                     d.duplicate_possible
                         or (d.state = 'transmitting' and d.doubt_since is not null and ended.dedup_window is null),
-                    d.resend_decided and v.state = 'pending'
+                    d.resend_decided and v.state = 'pending',
+                    case when v.state = 'pending' then d.replay_id end
                 from (
                     select
                         case when ended.proven then 'sent'

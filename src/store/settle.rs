@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::domain::ids::{Fence, NotificationId};
-use crate::domain::outcome::Verdict;
+use crate::domain::outcome::{Phase, Verdict};
 use crate::domain::policy::{FailReason, Next};
 
 use super::claim::Claimed;
@@ -106,7 +106,7 @@ impl Line {
             settled as (
                 update outboxd.delivery d
                 set (state, changed_at, reason, due_at, ready, worker, lease_until, tries, suspicions, lost_claims,
-                     doubt_since, doubt_until, doubt_scope, resend_until, resend_at, closes_at, duplicate_possible, resend_decided) = (
+                     doubt_since, doubt_until, doubt_scope, resend_until, resend_at, closes_at, duplicate_possible, resend_decided, replay_id) = (
                     select v.state, now(),
                         case when v.state = 'failed' then coalesce(ended.reason, 'expired') end,
                         case when v.state = 'pending' then ended.again_at end,
@@ -122,7 +122,8 @@ impl Line {
                             or (d.doubt_since is not null and ended.outcome in ('sent', 'uncertain')
                                 and ended.dedup_window is null),
                         -- A decision is for one sending: it is used up by whatever may have been one.
-                        d.resend_decided and v.state = 'pending'
+                        d.resend_decided and v.state = 'pending',
+                        case when v.state = 'pending' then d.replay_id end
                     from (
                         select w.*,
                             case
@@ -154,7 +155,7 @@ impl Line {
                                 -- Proof that came while this attempt was running: of an earlier one, and whatever this one
                                 -- came to, nothing is left to send; of this one, and its own answer is not missed.
                                 select case
-                                    when d.doubt_since is not null and d.proven_attempt is not null then 'sent'
+                                    when d.proven_attempt < ended.number then 'sent'
                                     when ended.next = 'doubt' and d.proven_attempt = ended.number then 'sent'
                                     else ended.next end as next
                             ) n
@@ -180,7 +181,12 @@ impl Line {
             &columns.iter().map(|columns| columns.next).collect::<Vec<_>>() as _,
             &columns.iter().map(|columns| columns.reason).collect::<Vec<_>>() as _,
             &columns.iter().map(|columns| columns.delay.map(|delay| delay.as_secs_f64())).collect::<Vec<_>>() as _,
-            &columns.iter().map(|columns| columns.counted).collect::<Vec<_>>(),
+            // What was given up right after the claim had no try.
+            &columns
+                .iter()
+                .zip(verdicts())
+                .map(|(columns, verdict)| columns.counted && verdict.phase != Phase::Claim)
+                .collect::<Vec<_>>(),
             &columns.iter().map(|columns| columns.suspected).collect::<Vec<_>>(),
             &verdicts().map(|verdict| verdict.outcome.as_str()).collect::<Vec<_>>() as _,
             &verdicts().map(|verdict| verdict.phase.as_str()).collect::<Vec<_>>() as _,

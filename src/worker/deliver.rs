@@ -50,6 +50,8 @@ enum End {
     Invalid(String),
     /// Its deadline had passed.
     Overdue,
+    /// It had no try left: evidence puts back what was not accepted, and knows no budget.
+    Exhausted,
     /// It was given back: nothing that could be accepted had left, and nobody is at fault.
     GivenBack(Phase, &'static str),
 }
@@ -75,6 +77,10 @@ pub async fn deliver(context: Arc<Context>, ticket: Ticket, claimed: Claimed) {
             ticket.unused();
             (not_sent(Phase::Claim, "its deadline had passed".to_owned()), Next::Fail(FailReason::Expired))
         }
+        End::Exhausted => {
+            ticket.unused();
+            (not_sent(Phase::Claim, "it had no try left".to_owned()), Next::Fail(FailReason::Exhausted))
+        }
         End::GivenBack(phase, why) => {
             ticket.unused();
             let again = Next::Retry { delay: Duration::ZERO, counted: false, suspected: false };
@@ -88,6 +94,9 @@ pub async fn deliver(context: Arc<Context>, ticket: Ticket, claimed: Claimed) {
 async fn attempt(context: &Context, provider: &Provider, claimed: &Claimed) -> End {
     if claimed.overdue() {
         return End::Overdue;
+    }
+    if claimed.record().tries >= context.retry.max_tries {
+        return End::Exhausted;
     }
     let identity = &provider.settings().identity;
     let composed = match Content::parse(claimed.content().clone()).and_then(|content| compose(&content, identity)) {

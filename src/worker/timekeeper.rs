@@ -80,6 +80,7 @@ async fn sweep(line: &mut Line, settings: &TimekeeperSettings, wake: &(impl Fn()
     let expired = line.expire().await?;
     let closed = line.close_windows().await?;
     let released = line.release_resends(settings.deadline).await?;
+    let weighed = line.weigh_again().await?;
     let mut more = false;
     for (what, rows) in [
         ("leases lost", leases),
@@ -87,13 +88,14 @@ async fn sweep(line: &mut Line, settings: &TimekeeperSettings, wake: &(impl Fn()
         ("notifications expired", expired),
         ("recovery windows over", closed),
         ("resends released", released),
+        ("notifications weighed again", weighed),
     ] {
         if rows > 0 {
             tracing::info!(rows, "{what}");
         }
         more |= rows >= SWEEP_MAX_ROWS.unsigned_abs();
     }
-    if leases > 0 || released > 0 {
+    if leases > 0 || released > 0 || weighed > 0 {
         wake();
     }
     Ok(more)

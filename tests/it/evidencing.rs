@@ -173,3 +173,66 @@ async fn refusals_that_come_again_and_again_cost_tries_and_never_loop() {
     let story = db.story(id).await;
     assert_eq!((story.notification.state.as_str(), story.notification.tries, story.attempts.len()), ("pending", 1, 1));
 }
+
+#[tokio::test]
+async fn what_comes_while_it_is_transmitted_is_weighed_again_when_that_is_over() {
+    let db = TestDb::new().await;
+    let mut line = db.line();
+    // A bounce that is heard before the answer is settled.
+    let claimed = db.claimed(&mut line, &holding()).await;
+    let bounced = claimed.id();
+    line.begin(&[(bounced, claimed.fence())]).await.unwrap();
+    line.record_evidence(&evidence(bounced, Some(1), Proof::Bounced, true, "dsn")).await.unwrap();
+    assert_eq!(db.state(bounced).await, "transmitting");
+    line.settle(&[Settlement::new(claimed, verdict(Outcome::Sent, Phase::EndOfData), Next::Sent)], LONG).await.unwrap();
+    // A refusal by the log, before the lease of a dead worker ends.
+    let lost = db.claimed(&mut line, &holding()).await;
+    line.begin(&[(lost.id(), lost.fence())]).await.unwrap();
+    line.record_evidence(&evidence(lost.id(), Some(1), Proof::NotAccepted, false, "log")).await.unwrap();
+    db.age(lost.id(), "2 hours").await;
+    line.sweep_leases(10, std::time::Duration::ZERO).await.unwrap();
+    assert_eq!((db.state(bounced).await.as_str(), db.state(lost.id()).await.as_str()), ("sent", "uncertain"));
+    assert_eq!(line.weigh_again().await.unwrap(), 2);
+    assert_eq!((db.state(bounced).await.as_str(), db.state(lost.id()).await.as_str()), ("bounced", "pending"));
+    assert_eq!(line.weigh_again().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn proof_of_an_earlier_attempt_stops_the_next_resend_whatever_was_said_before_it() {
+    let db = TestDb::new().await;
+    let mut line = db.line();
+    let id = in_doubt(&db, &mut line, 1).await;
+    db.sql(&format!("update outboxd.delivery set state = 'pending', due_at = now(), ready = true, closes_at = null, resend_decided = true where notification_id = '{id}'")).await.unwrap();
+    let resend = line.claim(&holding(), outboxd::store::claim::What::Resends, 1, u64::MAX).await.unwrap().remove(0);
+    line.begin(&[(id, resend.fence())]).await.unwrap();
+    for (proof, reference) in [(Proof::NotAccepted, "one log"), (Proof::Accepted, "another log")] {
+        line.record_evidence(&evidence(id, Some(1), proof, false, reference)).await.unwrap();
+    }
+    let deferred = Next::Retry { delay: std::time::Duration::ZERO, counted: true, suspected: false };
+    line.settle(&[Settlement::new(resend, verdict(Outcome::Deferred, Phase::EndOfData), deferred)], 96 * LONG)
+        .await
+        .unwrap();
+    let end = row(&db, id).await;
+    assert_eq!((&end["state"], &end["contradiction"]), (&"sent".into(), &true.into()), "{end}");
+}
+
+#[tokio::test]
+async fn what_evidence_puts_back_is_sent_no_more_often_than_its_tries_allow() {
+    use outboxd::sandbox::smtp::{Action, Rule, Stage};
+
+    let server = crate::crashes::server([Rule::at(Stage::EndOfData, Action::Close).label("cut")]).await;
+    let db = TestDb::new().await;
+    let id = db.enqueue(&crate::harness::rows::plain("acme")).await;
+    let config = crate::harness::Config::new(&db).provider("primary", server.addr()).set("retry.max_tries", "3");
+    let _worker = crate::harness::Proc::start(&["worker"], &config.text());
+    let mut line = db.line();
+    for number in 1..=3 {
+        crate::crashes::in_state(&db, id, "uncertain").await;
+        let piece = evidence(id, Some(number), Proof::NotAccepted, false, "log");
+        line.record_evidence(&piece).await.unwrap();
+    }
+    crate::crashes::in_state(&db, id, "failed").await;
+    let story = db.story(id).await;
+    assert_eq!((story.notification.reason.as_deref(), story.notification.tries), (Some("exhausted"), 3), "{story:#?}");
+    assert_eq!(story.attempts.iter().filter(|attempt| attempt.begun_at.is_some()).count(), 3);
+}

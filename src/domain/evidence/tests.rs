@@ -9,6 +9,7 @@ fn attempt(outcome: Option<Outcome>) -> Attempt {
         dedup_scope: "p".to_owned(),
         dedup_seconds: None,
         superseded: false,
+        sent_again: false,
         proofs: Proofs::default(),
     }
 }
@@ -48,6 +49,7 @@ fn any_attempt() -> impl Strategy<Value = Attempt> {
             dedup_scope,
             dedup_seconds: window.map(Into::into),
             superseded,
+            sent_again: false,
             proofs: Proofs::default(),
         },
     )
@@ -203,6 +205,22 @@ fn what_is_transmitted_is_its_workers_and_an_earlier_acceptance_says_that_two_ar
         (in_state(State::Transmitting, vec![attempt(Some(Outcome::Uncertain)), attempt(None)]), (false, false));
     apply(&mut known, &mut flags, 0, Proof::Accepted, false);
     assert_eq!((known.state, flags.0), (State::Transmitting, true));
+}
+
+#[test]
+fn what_a_person_sends_again_on_purpose_is_not_stopped_by_what_was_known_before() {
+    let first = Attempt { sent_again: true, superseded: true, ..attempt(Some(Outcome::Sent)) };
+    for proof in [Proof::Delivered, Proof::Accepted, Proof::Bounced] {
+        let (mut known, mut flags) = (in_state(State::Pending, vec![first.clone()]), (false, false));
+        apply(&mut known, &mut flags, 0, proof, false);
+        assert_eq!(known.state, State::Pending, "{proof:?}");
+        known.attempts.push(attempt(Some(Outcome::Sent)));
+        known.state = State::Sent;
+        apply(&mut known, &mut flags, 0, proof, false);
+        assert_eq!(known.state, State::Sent, "{proof:?}");
+        apply(&mut known, &mut flags, 1, Proof::Bounced, false);
+        assert_eq!(known.state, State::Bounced);
+    }
 }
 
 #[test]
