@@ -27,5 +27,6 @@ pub mod stats;
 pub mod story;
 pub mod tokens;
 pub mod unlocked;
+mod weighing;
 
 pub use line::{Line, StoreError};

@@ -140,7 +140,7 @@ pub async fn run(
             "wake-up listener"
         });
     }
-    let begin_task = tokio::spawn(begin_task);
+    let mut begin_task = tokio::spawn(begin_task);
     let mut settle_task = tokio::spawn(settle_task);
 
     let attempts = TaskTracker::new();
@@ -185,6 +185,10 @@ pub async fn run(
             Ok(()) => Some("a dispatcher ended".to_owned()),
             Err(error) => Some(format!("a dispatcher failed: {error}")),
         },
+        ended = &mut begin_task => {
+            // As settling below: by itself only when no attempt is left to begin.
+            (!shutdown.is_draining()).then(|| format!("begin ended: {ended:?}"))
+        }
         ended = &mut settle_task => {
             // It ends by itself when nothing can be handed over any more, and can win this race too.
             let complete = ended.is_ok() && shutdown.is_draining();
