@@ -11,6 +11,7 @@ pub mod enqueue;
 pub mod erase;
 pub mod evidence;
 pub mod list;
+pub mod manual;
 pub mod migrate;
 pub mod show;
 pub mod stats;
@@ -119,6 +120,10 @@ pub enum Command {
     /// About the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Print the completions of a shell
+    Completions(manual::CompletionsArgs),
+    /// Print the manual page
+    Man(manual::ManArgs),
 }
 
 /// The commands about the configuration.
@@ -146,6 +151,8 @@ impl Cli {
                 let caller = config::load_caller(&sources?)?;
                 return in_runtime(submit::run(*args, caller, &mut std::io::stdin(), out));
             }
+            Command::Completions(args) => return manual::completions(&args, out),
+            Command::Man(args) => return manual::man(&args, out),
             command => command,
         };
         let loaded = sources.and_then(|sources| config::load(&sources, purpose));
@@ -155,7 +162,8 @@ impl Cli {
             Command::Worker => in_runtime(worker::run(loaded?, &[Part::Worker])),
             Command::Api => in_runtime(worker::run(loaded?, &[Part::Api])),
             Command::Run => in_runtime(worker::run(loaded?, &[Part::Api, Part::Worker])),
-            Command::Submit(_) => Ok(Exit::Usage), // answered above
+            // Answered above.
+            Command::Submit(_) | Command::Completions(_) | Command::Man(_) => Ok(Exit::Usage),
             Command::Clean(args) => in_runtime(clean::run(&args, &loaded?, out)),
             Command::Erase(args) => in_runtime(erase::run(&args, &loaded?, out)),
             Command::Token(command) => in_runtime(token::run(&command, &loaded?, out)),
