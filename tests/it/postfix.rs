@@ -58,7 +58,7 @@ fn config(db: &TestDb, postfix: &Postfix, provider: &str) -> String {
 }
 
 /// Waits until nothing is left to be done by itself, and returns every notification with its state.
-async fn at_rest(db: &TestDb) -> HashMap<NotificationId, String> {
+async fn at_rest(db: &TestDb, worker: &Proc, postfix: &Postfix) -> HashMap<NotificationId, String> {
     eventually("no notification is waiting or under way", PATIENCE, async || {
         let rows: Vec<(sqlx::types::Uuid, String)> =
             sqlx::query_as("select notification_id, state from outboxd.delivery").fetch_all(&db.pool).await.unwrap();
@@ -67,7 +67,14 @@ async fn at_rest(db: &TestDb) -> HashMap<NotificationId, String> {
         if busy == 0 {
             Ok(rows.into_iter().map(|(id, state)| (NotificationId(id), state)).collect())
         } else {
-            Err(busy)
+            // What both sides said last is worth more than a count.
+            let last = |log: String| log.lines().rev().take(30).collect::<Vec<_>>().join("\n");
+            Err(format!(
+                "{busy} of {}; the worker, backwards:\n{}\nPostfix:\n{}",
+                rows.len(),
+                last(worker.log()),
+                last(postfix.log())
+            ))
         }
     })
     .await
@@ -133,7 +140,7 @@ async fn every_kind_of_notification_arrives_once_and_as_it_was_enqueued() {
     let unknown = db.enqueue(&to("nobody@outbox.test")).await;
 
     let mut worker = Proc::start(&["worker"], &config(&db, &postfix, r#"security = "plaintext""#));
-    let states = at_rest(&db).await;
+    let states = at_rest(&db, &worker, &postfix).await;
     worker.terminate();
     let ended = worker.ended().await;
     assert!(ended.success() && !worker.log().contains("ERROR"), "{}", worker.log());
@@ -225,7 +232,7 @@ async fn a_worker_killed_in_mid_send_leaves_no_mail_twice_and_every_doubt_flagge
     worker.ended().await;
 
     let mut successor = Proc::start(&["worker"], &config);
-    let states = at_rest(&db).await;
+    let states = at_rest(&db, &worker, &postfix).await;
     successor.terminate();
     successor.ended().await;
 
@@ -286,7 +293,7 @@ async fn mail_goes_over_starttls_to_a_relay_whose_own_authority_is_trusted() {
         expected.insert(db.enqueue(&new).await, new);
     }
     let worker = Proc::start(&["worker"], &config(&db, &postfix, &provider));
-    let states = at_rest(&db).await;
+    let states = at_rest(&db, &worker, &postfix).await;
     assert!(states.values().all(|state| state == "sent"), "{}", worker.log());
     let arrived = eventually("all are in the mailbox", PATIENCE, async || {
         let arrived = mailbox(&postfix, "Resend-Idempotency-Key");
@@ -337,7 +344,7 @@ async fn nothing_leaves_for_a_relay_whose_certificate_is_not_its_own_until_that_
     assert!(accepted(&postfix.log()).is_empty() && postfix.maildir().unwrap().is_empty(), "{}", postfix.log());
 
     let worker = Proc::start(&["worker"], &config(&db, &postfix, &provider(RELAY_NAME, &trusted)));
-    at_rest(&db).await;
+    at_rest(&db, &worker, &postfix).await;
     assert_eq!(db.state(id).await, "sent", "{}", worker.log());
     eventually("it is in the mailbox", PATIENCE, async || mailbox(&postfix, "X-Notification-ID").remove(&id)).await;
 }
