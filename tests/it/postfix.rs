@@ -59,7 +59,8 @@ fn config(db: &TestDb, postfix: &Postfix, provider: &str) -> String {
 
 /// Waits until nothing is left to be done by itself, and returns every notification with its state.
 async fn at_rest(db: &TestDb, worker: &Proc, postfix: &Postfix) -> HashMap<NotificationId, String> {
-    eventually("no notification is waiting or under way", PATIENCE, async || {
+    // A relay that has just been started on a busy machine has been seen to greet nobody for half a minute.
+    eventually("no notification is waiting or under way", 4 * PATIENCE, async || {
         let rows: Vec<(sqlx::types::Uuid, String)> =
             sqlx::query_as("select notification_id, state from outboxd.delivery").fetch_all(&db.pool).await.unwrap();
         let busy =
