@@ -15,7 +15,7 @@
 //! | [`client`] | a caller of the message API that keeps its key and its draft |
 //! | [`config`] | settings, read once and checked as a whole; the only reader of the environment |
 //! | [`worker`], [`http`], [`telemetry`] | when and what to send; the message API and health; the log |
-//! | [`evidence`] | what others say about attempts after the event |
+//! | [`evidence`], [`replay`] | what others say about attempts after the event; many sent again by one decision |
 //! | [`app`], [`sandbox`] | the composition root; a private PostgreSQL, Postfix and SMTP server for demo and tests |
 //! | [`cli`] | one file a subcommand |
 pub mod app;
@@ -26,6 +26,7 @@ pub mod domain;
 pub mod evidence;
 pub mod http;
 pub mod mail;
+pub mod replay;
 pub mod retry;
 pub mod sandbox;
 pub mod shutdown;

@@ -22,6 +22,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("config", 3),
     ("telemetry", 4),
     ("worker", 4),
+    ("replay", 4),
     ("http", 4),
     ("evidence", 4),
     ("app", 5),

@@ -21,7 +21,7 @@ pub struct By {
     who: Option<String>,
     /// Answer in JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// The arguments of `resolve`.
@@ -83,7 +83,7 @@ pub struct PauseArgs {
 
 impl By {
     /// The decider; the name of the operating system's user is taken where none is given.
-    fn decider(&self) -> anyhow::Result<(String, &str)> {
+    pub(super) fn decider(&self) -> anyhow::Result<(String, &str)> {
         Ok((operator(self.who.as_deref())?, self.reason.as_str()))
     }
 }

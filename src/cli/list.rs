@@ -14,33 +14,11 @@ use crate::config::Loaded;
 use crate::domain::state::State;
 use crate::store::search::{self, Filter, Listed};
 
-/// What to look for.
+use super::which::Which;
+
+/// How much, and how it is told.
 #[derive(Debug, clap::Args)]
-pub struct Which {
-    /// Only this account
-    #[arg(long, value_name = "ACCOUNT")]
-    account: Option<String>,
-    /// Only where the last attempt was made with this provider
-    #[arg(long, value_name = "NAME")]
-    provider: Option<String>,
-    /// Only this route
-    #[arg(long, value_name = "NAME")]
-    route: Option<String>,
-    /// Only this recipient's address
-    #[arg(long, value_name = "ADDRESS")]
-    recipient: Option<String>,
-    /// Only where the last attempt's reply has this code
-    #[arg(long, value_name = "CODE")]
-    code: Option<i16>,
-    /// Only where the last attempt's reply or error has this text in it
-    #[arg(long, value_name = "TEXT")]
-    text: Option<String>,
-    /// Only what is in its state since this time or later (RFC 3339, or an age such as 2h)
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    since: Option<OffsetDateTime>,
-    /// Only what is in its state since before this time (RFC 3339, or an age such as 2h)
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    until: Option<OffsetDateTime>,
+pub struct Page {
     /// So many at most
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
@@ -67,6 +45,8 @@ pub struct Args {
     below: Option<Uuid>,
     #[command(flatten)]
     which: Which,
+    #[command(flatten)]
+    page: Page,
 }
 
 /// The arguments of `uncertain`.
@@ -75,22 +55,8 @@ pub struct Args {
 pub struct UncertainArgs {
     #[command(flatten)]
     which: Which,
-}
-
-impl Which {
-    fn filter(&self) -> Filter {
-        Filter {
-            account: self.account.clone(),
-            provider: self.provider.clone(),
-            route: self.route.clone(),
-            recipient: self.recipient.clone(),
-            reply_code: self.code,
-            text: self.text.clone(),
-            since: self.since,
-            until: self.until,
-            ..Filter::default()
-        }
-    }
+    #[command(flatten)]
+    page: Page,
 }
 
 /// Prints a page, the newest first.
@@ -100,8 +66,8 @@ impl Which {
 pub async fn run(args: &Args, loaded: &Loaded, out: &mut impl Write) -> anyhow::Result<Exit> {
     let mut conn = app::connect(&loaded.settings.database).await?;
     let filter = Filter { state: args.state, reason: args.reason.clone(), below: args.below, ..args.which.filter() };
-    let found = search::list(&mut conn, &filter, args.which.limit).await?;
-    if args.which.json {
+    let found = search::list(&mut conn, &filter, args.page.limit).await?;
+    if args.page.json {
         return as_json(&found, out);
     }
     let rows: Vec<Vec<String>> = found
@@ -121,7 +87,7 @@ pub async fn run(args: &Args, loaded: &Loaded, out: &mut impl Write) -> anyhow::
         })
         .collect();
     table::write(out, &["id", "state", "since", "account", "recipient", "attempts", "provider", "last answer"], &rows)?;
-    if let Some(last) = found.last().filter(|_| found.len() == args.which.limit as usize) {
+    if let Some(last) = found.last().filter(|_| found.len() == args.page.limit as usize) {
         writeln!(out, "\nthere may be more: add --below {}", last.id)?;
     }
     Ok(Exit::Success)
@@ -133,8 +99,8 @@ pub async fn run(args: &Args, loaded: &Loaded, out: &mut impl Write) -> anyhow::
 /// When the database cannot be read.
 pub async fn run_uncertain(args: &UncertainArgs, loaded: &Loaded, out: &mut impl Write) -> anyhow::Result<Exit> {
     let mut conn = app::connect(&loaded.settings.database).await?;
-    let found = search::uncertain(&mut conn, &args.which.filter(), args.which.limit).await?;
-    if args.which.json {
+    let found = search::uncertain(&mut conn, &args.which.filter(), args.page.limit).await?;
+    if args.page.json {
         return as_json(&found, out);
     }
     let rows: Vec<Vec<String>> = found
@@ -186,15 +152,4 @@ fn time_left(seconds: f64) -> String {
 
 pub(super) fn at(time: OffsetDateTime) -> String {
     time.replace_nanosecond(0).unwrap_or(time).format(&Rfc3339).unwrap_or_default()
-}
-
-/// A time, or an age counted from now.
-pub(super) fn moment(text: &str) -> Result<OffsetDateTime, String> {
-    if let Ok(time) = OffsetDateTime::parse(text, &Rfc3339) {
-        return Ok(time);
-    }
-    let age = humantime::parse_duration(text)
-        .map_err(|_| "is neither a time such as 2030-01-31T09:00:00Z nor an age such as 2h".to_owned())?;
-    let age = time::Duration::try_from(age).map_err(|_| "is too long ago".to_owned())?;
-    OffsetDateTime::now_utc().checked_sub(age).ok_or_else(|| "is too long ago".to_owned())
 }

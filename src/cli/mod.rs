@@ -13,11 +13,13 @@ pub mod evidence;
 pub mod list;
 pub mod manual;
 pub mod migrate;
+pub mod replay;
 pub mod show;
 pub mod stats;
 pub mod submit;
 mod table;
 pub mod token;
+pub mod which;
 pub mod worker;
 
 use std::path::PathBuf;
@@ -111,6 +113,9 @@ pub enum Command {
     /// Record what others say about attempts
     #[command(subcommand)]
     Evidence(evidence::Command),
+    /// Send many again after an outage: plan it, look at it, run it
+    #[command(subcommand)]
+    Replay(replay::Command),
     /// Withdraw a notification
     Cancel(decide::CancelArgs),
     /// Claim nothing of an account, for a provider, or at all
@@ -177,6 +182,7 @@ impl Cli {
             Command::Doctor(args) => in_runtime(doctor::run(&args, &loaded?, out)),
             Command::Resolve(args) => in_runtime(decide::resolve(&args, &loaded?, out)),
             Command::Evidence(command) => in_runtime(evidence::run(&command, &loaded?, std::io::stdin(), out)),
+            Command::Replay(command) => in_runtime(replay::run(&command, &loaded?, out)),
             Command::Cancel(args) => in_runtime(decide::cancel(&args, &loaded?, out)),
             Command::Pause(args) => in_runtime(decide::pause(&args, false, &loaded?, out)),
             Command::Resume(args) => in_runtime(decide::pause(&args, true, &loaded?, out)),

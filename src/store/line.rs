@@ -114,6 +114,12 @@ impl Dsn {
         &self.options
     }
 
+    /// Whether a session belongs to nobody for longer than a transaction.
+    #[must_use]
+    pub fn transaction_pooling(&self) -> bool {
+        self.transaction_pooling
+    }
+
     /// A connection of its own for a one-off command. With `transaction_pooling` it stands in a transaction, which keeps it
     /// on one server session: the caller commits what it writes.
     ///

@@ -20,6 +20,7 @@ pub mod promote;
 pub mod receipts;
 pub mod recovery;
 pub mod renew;
+pub mod replay;
 pub mod retention;
 pub mod search;
 pub mod settle;

@@ -8,12 +8,13 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::domain::ids::NotificationId;
+use crate::domain::outcome::{Outcome, Phase};
 use crate::domain::state::State;
 
 use super::{Line, StoreError};
 
 /// What to look for; what is `None` does not matter.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Filter {
     /// The state.
     pub state: Option<State>,
@@ -27,13 +28,19 @@ pub struct Filter {
     pub reason: Option<String>,
     /// The recipient's address, exactly.
     pub recipient: Option<String>,
+    /// The outcome of the last attempt.
+    pub outcome: Option<Outcome>,
+    /// Where the last attempt ended.
+    pub phase: Option<Phase>,
     /// The code of the last attempt's reply.
     pub reply_code: Option<i16>,
     /// A part of the last attempt's reply or error, in any case of letters.
     pub text: Option<String>,
     /// In this state since this time or later.
+    #[serde(with = "time::serde::rfc3339::option")]
     pub since: Option<OffsetDateTime>,
     /// In this state since before this time.
+    #[serde(with = "time::serde::rfc3339::option")]
     pub until: Option<OffsetDateTime>,
     /// Only ids below this one: the last of the page before.
     pub below: Option<Uuid>,
@@ -70,16 +77,14 @@ pub struct Listed {
     pub seconds_left: Option<f64>,
 }
 
-/// The one reading, by the access path that suits the state.
-macro_rules! listed {
-    ($path:literal, $order:literal, $filter:expr, $limit:expr) => {
-        sqlx::query_as!(
-            Listed,
-            r#"
-            select d.notification_id as id, d.account_id, d.route, o.recipient, d.state, d.reason, d.changed_at, d.attempts,
-                d.doubt_since, d.doubt_until, d.resend_at, d.duplicate_possible, d.contradiction, a.provider as "provider?",
-                a.phase, a.outcome, a.reply_code, a.reply_text, a.error,
-                extract(epoch from d.doubt_until - now())::float8 as seconds_left
+/// A statement over what a filter finds: what it does with it, the access path that suits, and what comes after. `$1` to `$13`
+/// are the filter's.
+macro_rules! filtered {
+    ($query:ident!, $($row:ident,)? $head:literal, $path:literal, $tail:literal, $filter:expr $(, $more:expr)*) => {
+        sqlx::$query!(
+            $($row,)?
+            $head
+                + r#"
             from outboxd.delivery d
             join outboxd.outbox o on o.id = d.notification_id
             left join outboxd.attempt a on a.notification_id = d.notification_id and a.number = d.attempts
@@ -93,10 +98,9 @@ macro_rules! listed {
               and ($8::text is null or position(lower($8) in lower(concat(a.reply_text, ' ', a.error))) > 0)
               and ($9::timestamptz is null or d.changed_at >= $9) and ($10::timestamptz is null or d.changed_at < $10)
               and ($11::uuid is null or d.notification_id < $11)
-            order by "#
-                + $order
-                + " limit $12",
-            $filter.state.map(State::as_str),
+              and ($12::text is null or a.outcome = $12) and ($13::text is null or a.phase = $13) "#
+                + $tail,
+            $filter.state.map(crate::domain::state::State::as_str),
             $filter.account,
             $filter.provider,
             $filter.route,
@@ -107,7 +111,29 @@ macro_rules! listed {
             $filter.since,
             $filter.until,
             $filter.below,
-            $limit,
+            $filter.outcome.map(crate::domain::outcome::Outcome::as_str),
+            $filter.phase.map(crate::domain::outcome::Phase::as_str),
+            $($more,)*
+        )
+    };
+}
+pub(super) use filtered;
+
+/// The one reading, by the access path that suits the state.
+macro_rules! listed {
+    ($path:literal, $order:literal, $filter:expr, $limit:expr) => {
+        filtered!(
+            query_as!,
+            Listed,
+            r#"
+            select d.notification_id as id, d.account_id, d.route, o.recipient, d.state, d.reason, d.changed_at, d.attempts,
+                d.doubt_since, d.doubt_until, d.resend_at, d.duplicate_possible, d.contradiction, a.provider as "provider?",
+                a.phase, a.outcome, a.reply_code, a.reply_text, a.error,
+                extract(epoch from d.doubt_until - now())::float8 as seconds_left"#,
+            $path,
+            $order,
+            $filter,
+            $limit
         )
     };
 }
@@ -120,19 +146,27 @@ pub async fn list(conn: &mut PgConnection, filter: &Filter, limit: u32) -> Resul
     let limit = i64::from(limit);
     match filter.state {
         Some(State::Failed) => {
-            listed!("d.reason is not null", "d.notification_id desc", filter, limit).fetch_all(conn).await
+            listed!("d.reason is not null", "order by d.notification_id desc limit $14", filter, limit)
+                .fetch_all(conn)
+                .await
         }
         Some(State::Uncertain | State::Unresolved) => {
-            listed!("d.doubt_since is not null", "d.notification_id desc", filter, limit).fetch_all(conn).await
+            listed!("d.doubt_since is not null", "order by d.notification_id desc limit $14", filter, limit)
+                .fetch_all(conn)
+                .await
         }
         Some(State::Claimed | State::Transmitting) => {
-            listed!("d.lease_until is not null", "d.notification_id desc", filter, limit).fetch_all(conn).await
+            listed!("d.lease_until is not null", "order by d.notification_id desc limit $14", filter, limit)
+                .fetch_all(conn)
+                .await
         }
         Some(State::Pending) => {
-            listed!("d.due_at is not null", "d.notification_id desc", filter, limit).fetch_all(conn).await
+            listed!("d.due_at is not null", "order by d.notification_id desc limit $14", filter, limit)
+                .fetch_all(conn)
+                .await
         }
         Some(State::Sent | State::Bounced | State::Cancelled) | None => {
-            listed!("true", "d.notification_id desc", filter, limit).fetch_all(conn).await
+            listed!("true", "order by d.notification_id desc limit $14", filter, limit).fetch_all(conn).await
         }
     }
 }
@@ -145,7 +179,7 @@ pub async fn uncertain(conn: &mut PgConnection, filter: &Filter, limit: u32) -> 
     let limit = i64::from(limit);
     listed!(
         "d.doubt_since is not null and d.state in ('uncertain', 'unresolved')",
-        "d.doubt_until, d.notification_id",
+        "order by d.doubt_until, d.notification_id limit $14",
         filter,
         limit
     )

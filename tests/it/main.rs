@@ -28,6 +28,7 @@ mod providers;
 mod races;
 mod reconciling;
 mod regression;
+mod replaying;
 mod retention;
 mod sandbox;
 mod schema;
