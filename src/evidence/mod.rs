@@ -2,5 +2,6 @@
 //!
 //! This room reads; what a piece proves about a notification's state is `domain::evidence`'s to say.
 
+pub mod events;
 pub mod maillog;
 pub mod postfix;
