@@ -184,7 +184,7 @@ async fn serve_api(
     .context("database.url")?;
     let routes = if settings.providers.is_empty() { Vec::new() } else { settings.routes.keys().cloned().collect() };
     let lines = Lines::new(dsn.clone(), settings.api.connections);
-    let router = Api::new(&settings.api, lines, routes, settings.retention.receipts).router();
+    let router = Api::new(&settings.api, lines, routes, settings.events, settings.retention.receipts).router();
     let grace = settings.api.request_timeout + API_GRACE_MARGIN;
     tokio::select! {
         () = serve(listener, router, shutdown.draining(), grace) => Ok(()),

@@ -13,9 +13,9 @@
 //! | [`store`] | every SQL statement |
 //! | [`mail`] | every byte that is said to a provider, and what its answers prove |
 //! | [`client`] | a caller of the message API that keeps its key and its draft |
+//! | [`evidence`] | what others say about attempts after the event: who says it, and what it proves |
 //! | [`config`] | settings, read once and checked as a whole; the only reader of the environment |
-//! | [`worker`], [`http`], [`telemetry`] | when and what to send; the message API and health; the log |
-//! | [`evidence`], [`replay`] | what others say about attempts after the event; many sent again by one decision |
+//! | [`worker`], [`http`], [`replay`], [`telemetry`] | when and what to send; the message API and health; many sent again by one decision; the log |
 //! | [`app`], [`sandbox`] | the composition root; a private PostgreSQL, Postfix and SMTP server for demo and tests |
 //! | [`cli`] | one file a subcommand |
 pub mod app;

@@ -40,7 +40,7 @@ pub struct CreateArgs {
     /// The account that it speaks for
     #[arg(long, value_parser = account)]
     account: String,
-    /// What it allows: `messages.create` (with look-ups of its own operations) or `look_up`; may be given twice
+    /// What it allows: `messages.create` (with look-ups of its own operations), `look_up` or `evidence.record`; may be given more than once
     #[arg(long = "scope", required = true, value_name = "SCOPE")]
     scopes: Vec<Scope>,
     /// What it is for, for people

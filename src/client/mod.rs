@@ -22,6 +22,7 @@
 
 mod attempt;
 mod draft;
+pub mod fetch;
 mod verdict;
 
 use std::time::{Duration, SystemTime};

@@ -5,6 +5,8 @@
 
 mod api;
 mod client;
+mod events;
+mod identity;
 mod layers;
 mod provider;
 mod reader;
@@ -27,6 +29,7 @@ pub use reader::{Entry, REDACTED};
 
 use crate::domain::issued_key::KeyMint;
 use crate::domain::policy::{OnUncertain, RetryPolicy};
+use crate::evidence::events::Source;
 use crate::mail::provider::ProviderSettings;
 use reader::{Notes, Section};
 
@@ -86,6 +89,8 @@ pub struct Settings {
     pub routes: BTreeMap<String, Vec<String>>,
     /// The providers by name.
     pub providers: BTreeMap<String, ProviderSettings>,
+    /// Providers' events that the API takes, by the name in their address.
+    pub events: BTreeMap<String, EventSource>,
     /// Where health and metrics are served; `None` for nowhere.
     pub ops_listen: Option<SocketAddr>,
     /// The log.
@@ -126,6 +131,15 @@ pub struct Api {
     pub lock_timeout: Duration,
     /// Request keys that the server issues; `None` for none.
     pub issued_keys: Option<IssuedKeys>,
+}
+
+/// Events of one provider.
+#[derive(Debug, Clone)]
+pub struct EventSource {
+    /// The provider, as `[provider.NAME]` calls it.
+    pub provider: String,
+    /// How they are signed and told.
+    pub source: Source,
 }
 
 /// Request keys with a verifiable time of issue.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use config::ValueKind;
 use secrecy::SecretString;
 
-use super::Recovery;
 use super::reader::{self, Notes, Section, Table};
+use super::{Recovery, identity};
 use crate::domain::policy::{OnUncertain, RecoveryTerms};
 use crate::mail::breaker::BreakerSettings;
-use crate::mail::compose::{DEFAULT_DEDUP_HEADER, Identity};
+use crate::mail::compose::DEFAULT_DEDUP_HEADER;
 use crate::mail::endpoint::{Auth, Endpoint, Mechanism, Security, Timeouts};
 use crate::mail::pool::Limits;
 use crate::mail::provider::{Dedup, ProviderSettings};
@@ -118,6 +118,10 @@ pub(super) fn read(name: &str, mut s: Section, common: &Common<'_>, notes: &mut 
         s.optional("on_uncertain", notes, reader::choice(ON_UNCERTAIN)).unwrap_or(common.recovery.on_uncertain);
     let window = s.optional("recovery_window", notes, reader::some_time).unwrap_or(common.recovery.window);
     let dedup = if s.gives("dedup") { dedup(s.child("dedup", notes), name, notes) } else { None };
+    // A provider that deduplicates on `Message-ID` needs no header of its own: that one is always sent.
+    let header =
+        dedup.as_ref().map(|dedup| dedup.header.as_str()).filter(|header| !header.eq_ignore_ascii_case("Message-ID"));
+    let identity = identity::read(&mut s, common.message_id_domain, header, notes);
     s.end(notes);
 
     if send_deadline < timeouts.end_of_data {
@@ -130,18 +134,6 @@ pub(super) fn read(name: &str, mut s: Section, common: &Common<'_>, notes: &mut 
     }
     let terms = Terms { name, on_uncertain, window, dedup: dedup.as_ref(), send_deadline };
     let recovery = terms.check(common.recovery.clock_margin, notes);
-    // A provider that deduplicates on `Message-ID` needs no header of its own: that one is always sent.
-    let header =
-        dedup.as_ref().map(|dedup| dedup.header.as_str()).filter(|header| !header.eq_ignore_ascii_case("Message-ID"));
-    let identity = match Identity::new(common.message_id_domain, header) {
-        Ok(identity) => Some(identity),
-        // What is wrong with the domain or the header was said where it was read.
-        Err(_) if common.message_id_domain.is_empty() || notes.problems.len() > before => None,
-        Err(invalid) => {
-            notes.problem(format!("{} or mail.message_id_domain: {invalid}", key("dedup.header")));
-            None
-        }
-    };
     if notes.problems.len() > before {
         return None;
     }

@@ -138,6 +138,29 @@ impl Section {
         self.lookup(key, notes, true, text)
     }
 
+    /// A secret that must be given: itself, or a file that holds it.
+    pub(super) fn secret_or_file(
+        &mut self,
+        key: &'static str,
+        file_key: &'static str,
+        notes: &mut Notes,
+    ) -> Option<String> {
+        let secret = self.secret(key, notes).filter(|secret| !secret.is_empty());
+        let file = self.optional(file_key, notes, text);
+        let (key, file_key) = (self.name(key), self.name(file_key));
+        match (secret, file) {
+            (Some(_), Some(_)) => notes.problem(format!("{key} and {file_key} are both set; keep one")),
+            (None, None) => notes.problem(format!("{key} is missing: set it, or {file_key}")),
+            (Some(secret), None) => return Some(secret),
+            (None, Some(file)) => match std::fs::read_to_string(&file) {
+                // Editors and `echo` end a file with a line feed that is no part of the secret.
+                Ok(text) => return Some(text.trim_end_matches(['\r', '\n']).to_owned()),
+                Err(error) => notes.problem(format!("{file_key}: {file} cannot be read: {error}")),
+            },
+        }
+        None
+    }
+
     /// The value of a key that always has a default.
     pub(super) fn value<T: Default>(
         &mut self,

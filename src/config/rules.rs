@@ -22,6 +22,13 @@ pub(super) fn check(settings: &Settings, provider_names: Option<&[String]>, note
     retry(settings, notes);
     if let Some(names) = provider_names {
         routes(settings, names, notes);
+        for (name, events) in settings.events.iter().filter(|(_, events)| !names.contains(&events.provider)) {
+            notes.problem(format!(
+                "events.{name}.provider: there is no provider {:?}; the providers are {}",
+                events.provider,
+                names.join(", ")
+            ));
+        }
     }
     scopes(settings, notes);
     plaintext(settings, notes);

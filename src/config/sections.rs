@@ -9,7 +9,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::reader::{Notes, REDACTED, Section, Table};
 use super::{
-    Database, Entry, Lease, Log, LogFormat, Purpose, Recovery, Settings, Sources, Wakeup, Worker, api, client,
+    Database, Entry, Lease, Log, LogFormat, Purpose, Recovery, Settings, Sources, Wakeup, Worker, api, client, events,
     provider, reader, rules,
 };
 use crate::domain::policy::{OnUncertain, RetryPolicy};
@@ -38,6 +38,7 @@ pub(super) fn read(root: &mut Section, sources: &Sources, purpose: Purpose, note
     if !sends {
         notes.problems.truncate(before_sending);
     }
+    let events = events::read(root.child("events", notes), notes);
     let ops_listen = ops(root.child("ops", notes), notes);
     let log = log(root.child("log", notes), notes);
     let settings = Settings {
@@ -52,6 +53,7 @@ pub(super) fn read(root: &mut Section, sources: &Sources, purpose: Purpose, note
         wakeup,
         routes,
         providers,
+        events,
         ops_listen,
         log: log?,
     };

@@ -60,11 +60,13 @@ pub enum Scope {
     CreateMessages,
     /// To look up every operation and message of the account.
     LookUp,
+    /// To record evidence about the account's notifications, and so to settle what is uncertain.
+    RecordEvidence,
 }
 
 impl Scope {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::CreateMessages, Self::LookUp];
+    pub const ALL: [Self; 3] = [Self::CreateMessages, Self::LookUp, Self::RecordEvidence];
 
     /// Its name, as the database and the command line have it. That of an operation is the operation's.
     #[must_use]
@@ -72,6 +74,7 @@ impl Scope {
         match self {
             Self::CreateMessages => super::operation::CREATE_MESSAGE,
             Self::LookUp => "look_up",
+            Self::RecordEvidence => "evidence.record",
         }
     }
 }
@@ -84,7 +87,7 @@ impl fmt::Display for Scope {
 
 /// There is no scope of this name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("is not a scope; give `messages.create` or `look_up`")]
+#[error("is not a scope; give `messages.create`, `look_up` or `evidence.record`")]
 pub struct UnknownScope;
 
 impl FromStr for Scope {

@@ -91,6 +91,7 @@ impl<'r> Reader<'r> {
         }
         let evidence = NewEvidence {
             id: found.id,
+            account_id: None,
             attempt: None,
             provider: self.provider.clone(),
             kind: Kind::MailLog,
@@ -140,6 +141,7 @@ impl<'r> Reader<'r> {
             }
             let evidence = NewEvidence {
                 id,
+                account_id: None,
                 attempt: Some(number),
                 provider: Some(provider.to_owned()),
                 kind: Kind::MailLog,

@@ -17,6 +17,9 @@ use crate::domain::content::{Body, Content, Invalid, Mailbox, is_header_name, is
 /// The header that carries the notification's id where none is configured.
 pub const DEFAULT_DEDUP_HEADER: &str = "X-Notification-ID";
 
+/// What the id adds to a value, at most.
+const UUID_OCTETS: usize = 36;
+
 /// The headers that carry the notification's id for a known provider; reserved whether configured or not.
 const DEDUP_HEADERS: [&str; 2] = [DEFAULT_DEDUP_HEADER, "Resend-Idempotency-Key"];
 
@@ -26,7 +29,12 @@ const DEDUP_HEADERS: [&str; 2] = [DEFAULT_DEDUP_HEADER, "Resend-Idempotency-Key"
 pub struct Identity {
     message_id_domain: String,
     dedup_header: String,
+    headers: Vec<(String, String)>,
+    bounce_address: Option<String>,
 }
+
+/// Stands for the notification's id in a provider's headers and in the bounce address.
+pub const ID_PLACE: &str = "{id}";
 
 impl Identity {
     /// Takes the domain of the `Message-ID` and the name of the header that carries the notification's id,
@@ -50,7 +58,63 @@ impl Identity {
                 "is not a header's name or is set for another reason; give one such as `X-Notification-ID`",
             ));
         }
-        Ok(Self { message_id_domain: message_id_domain.to_owned(), dedup_header: dedup_header.to_owned() })
+        Ok(Self {
+            message_id_domain: message_id_domain.to_owned(),
+            dedup_header: dedup_header.to_owned(),
+            headers: Vec::new(),
+            bounce_address: None,
+        })
+    }
+
+    /// Adds a header for the provider, in whose value [`ID_PLACE`] stands for the notification's id: such as the one from which
+    /// its events get the id.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] where it cannot stand in a message, or is set for another reason.
+    pub fn with_header(mut self, name: &str, value: &str) -> Result<Self, Invalid> {
+        let taken = name.eq_ignore_ascii_case(&self.dedup_header)
+            || self.headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
+        if !is_header_name(name) || is_reserved_header(name) || taken {
+            return Err(Invalid::new(
+                "headers",
+                format!("{name:?} is not a header's name or is set for another reason"),
+            ));
+        }
+        let long = name.len() + ": ".len() + value.len() + UUID_OCTETS > limits::HEADER_MAX_OCTETS;
+        if value.is_empty() || long || value.contains(|c: char| c.is_control() || !c.is_ascii()) {
+            return Err(Invalid::new(
+                "headers",
+                format!("the value of {name} is empty, too long, or not printable ASCII"),
+            ));
+        }
+        self.headers.push((name.to_owned(), value.to_owned()));
+        Ok(self)
+    }
+
+    /// Makes bounces come back to an address of the notification's own: the reverse path, with [`ID_PLACE`] in its local part
+    /// (VERP). Without it, the reverse path is the sender.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] where no address comes of it.
+    pub fn with_bounce_address(mut self, template: &str) -> Result<Self, Invalid> {
+        let placed = template.split_once('@').is_some_and(|(local, _)| local.matches(ID_PLACE).count() == 1);
+        let address = template.replace(ID_PLACE, &uuid::Uuid::nil().to_string()).parse::<EmailAddress>();
+        if !placed || !address.is_ok_and(|address| !address.needs_smtputf8()) {
+            return Err(Invalid::new(
+                "bounce_address",
+                "is no ASCII address with {id} once before the @; give one such as \"bounce+{id}@bounces.example.com\"",
+            ));
+        }
+        self.bounce_address = Some(template.to_owned());
+        Ok(self)
+    }
+
+    /// The template of the address to which bounces come back, if there is one.
+    #[must_use]
+    pub fn bounce_address(&self) -> Option<&str> {
+        self.bounce_address.as_deref()
     }
 
     /// The right side of every Message-ID.
@@ -95,7 +159,10 @@ pub fn compose(content: &Content, identity: &Identity) -> Result<Composed, Inval
     write_body(&mut bytes, content)?;
     check_wire(&bytes, smtputf8)?;
     Ok(Composed {
-        sender: content.sender.address.wire().to_owned(),
+        sender: match &identity.bounce_address {
+            Some(template) => template.replace(ID_PLACE, &content.id.to_string()),
+            None => content.sender.address.wire().to_owned(),
+        },
         recipient: content.recipient.address.wire().to_owned(),
         smtputf8,
         bytes,
@@ -117,6 +184,9 @@ fn write_headers(out: &mut Vec<u8>, content: &Content, identity: &Identity) -> R
     write_header(out, "Subject", header::text("Subject", &content.subject))?;
     write_header(out, "Message-ID", content.id.message_id(&identity.message_id_domain))?;
     write_header(out, &identity.dedup_header, content.id.to_string())?;
+    for (name, value) in &identity.headers {
+        write_header(out, name, header::verbatim(name, &value.replace(ID_PLACE, &content.id.to_string())))?;
+    }
     // RFC 3834, 5: vacation responders leave it alone.
     write_header(out, "Auto-Submitted", "auto-generated".to_owned())?;
     if let Some(unsubscribe) = &content.list_unsubscribe {
@@ -126,10 +196,11 @@ fn write_headers(out: &mut Vec<u8>, content: &Content, identity: &Identity) -> R
         }
     }
     for (index, own) in content.headers.iter().enumerate() {
-        if own.name.eq_ignore_ascii_case(&identity.dedup_header) {
+        let others = identity.headers.iter().map(|(name, _)| name).chain([&identity.dedup_header]);
+        if others.into_iter().any(|name| own.name.eq_ignore_ascii_case(name)) {
             return Err(Invalid::new(
                 format!("headers[{index}]"),
-                "has the name of the header that carries the notification's id; leave it out",
+                "has the name of a header that the provider's settings give to every message; leave it out",
             ));
         }
         write_header(out, &own.name, header::verbatim(&own.name, &own.value))?;

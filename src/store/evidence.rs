@@ -33,6 +33,8 @@ pub enum Late {
 pub struct NewEvidence {
     /// The notification that it is about.
     pub id: NotificationId,
+    /// Whose notification it must be; `None` for anybody's.
+    pub account_id: Option<String>,
     /// The attempt that it is about; `None` to look for it by provider and time.
     pub attempt: Option<i32>,
     /// The provider, where the source knows it.
@@ -129,6 +131,7 @@ async fn record_late(conn: &mut PgConnection, settlement: &Settlement, worker: &
     let verdict = &settlement.verdict;
     let evidence = NewEvidence {
         id: settlement.id,
+        account_id: None,
         attempt: Some(settlement.number),
         provider: None,
         kind: Kind::LateResult,
@@ -181,6 +184,7 @@ pub(super) async fn statement(
     for number in doubtful {
         let evidence = NewEvidence {
             id,
+            account_id: None,
             attempt: Some(number),
             provider: None,
             kind: Kind::Statement,
@@ -205,9 +209,21 @@ pub(super) async fn lock(tx: &mut PgConnection, id: NotificationId) -> Result<bo
     Ok(found.is_some())
 }
 
+/// Whether the notification is of the account that the evidence must be about.
+async fn is_of(tx: &mut PgConnection, evidence: &NewEvidence) -> Result<bool, sqlx::Error> {
+    let Some(account_id) = &evidence.account_id else { return Ok(true) };
+    sqlx::query_scalar!(
+        r#"select account_id = $2 as "own!" from outboxd.delivery where notification_id = $1"#,
+        evidence.id.0,
+        account_id,
+    )
+    .fetch_one(tx)
+    .await
+}
+
 /// Records and applies in the caller's transaction.
 async fn record_in(tx: &mut PgConnection, evidence: &NewEvidence) -> Weighed<Recorded> {
-    if !lock(tx, evidence.id).await? {
+    if !lock(tx, evidence.id).await? || !is_of(tx, evidence).await? {
         return Ok(Ok(Recorded::UnknownNotification));
     }
     let Some(number) = attempt_of(tx, evidence).await? else { return Ok(Ok(Recorded::NoAttempt)) };

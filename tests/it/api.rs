@@ -2,6 +2,7 @@
 
 mod accepting;
 mod description;
+mod events;
 mod lookups;
 mod refusing;
 mod serving;

@@ -19,6 +19,7 @@ use crate::harness::rows::{LONG, claim, holding, verdict};
 fn evidence(id: NotificationId, attempt: Option<i32>, proof: Proof, for_good: bool, reference: &str) -> NewEvidence {
     NewEvidence {
         id,
+        account_id: None,
         attempt,
         provider: None,
         kind: Kind::MailLog,

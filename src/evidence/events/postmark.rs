@@ -36,9 +36,9 @@ impl Postmark {
         // RFC 7617, 2.
         let (scheme, credentials) = given.split_once(' ').unwrap_or_default();
         let genuine = scheme.eq_ignore_ascii_case("basic")
-            && STANDARD.decode(credentials.trim()).is_ok_and(|credentials| {
-                hmac::verify(&self.key, &credentials, self.expected.as_ref()).is_ok()
-            });
+            && STANDARD
+                .decode(credentials.trim())
+                .is_ok_and(|credentials| hmac::verify(&self.key, &credentials, self.expected.as_ref()).is_ok());
         if !genuine {
             return Err(Refused::Forged("the name or the password is not right"));
         }
@@ -53,7 +53,12 @@ fn event(event: &Value) -> Event {
         // What does not end the message, and what only somebody who has it can send.
         (
             "Bounce",
-            "Transient" | "AutoResponder" | "Subscribe" | "Unsubscribe" | "AddressChange" | "ChallengeVerification"
+            "Transient"
+            | "AutoResponder"
+            | "Subscribe"
+            | "Unsubscribe"
+            | "AddressChange"
+            | "ChallengeVerification"
             | "OpenRelayTest",
         ) => Proof::Accepted,
         ("Bounce", "SMTPApiError" | "InboundError" | "TemplateRenderingFailed") => Proof::Inconclusive,

@@ -32,7 +32,8 @@ impl Resend {
 
     pub(super) fn read(&self, header: Header<'_>, body: &[u8], now: OffsetDateTime) -> Result<Vec<Event>, Refused> {
         let either = |name: &str| header(&format!("svix-{name}")).or_else(|| header(&format!("webhook-{name}")));
-        let (Some(id), Some(signed_at), Some(signatures)) = (either("id"), either("timestamp"), either("signature")) else {
+        let (Some(id), Some(signed_at), Some(signatures)) = (either("id"), either("timestamp"), either("signature"))
+        else {
             return Err(Refused::Forged("it is not signed"));
         };
         let signed = [id.as_bytes(), b".", signed_at.as_bytes(), b".", body].concat();

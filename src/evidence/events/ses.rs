@@ -55,7 +55,11 @@ impl Ses {
         let body = json(body)?;
         let url = text(&body, "/SigningCertURL");
         let genuine = is_of_sns(url) && url.ends_with(".pem") && !url.contains(['?', '#']);
-        if genuine { Ok(Some(url.to_owned())) } else { Err(Refused::Forged("the certificate is not one of Amazon SNS")) }
+        if genuine {
+            Ok(Some(url.to_owned()))
+        } else {
+            Err(Refused::Forged("the certificate is not one of Amazon SNS"))
+        }
     }
 
     pub(super) fn read(&self, body: &[u8], key: Option<&PublicKey>) -> Result<Heard, Refused> {
@@ -115,7 +119,8 @@ fn signed(body: &Value, kind: &str) -> String {
 /// The event; `None` for what SNS or SES says of itself, such as that a topic was set up.
 fn event(message: &Value) -> Option<Event> {
     // Event publishing calls it by one name, feedback notifications by the other.
-    let name = [text(message, "/eventType"), text(message, "/notificationType")].into_iter().find(|name| !name.is_empty())?;
+    let name =
+        [text(message, "/eventType"), text(message, "/notificationType")].into_iter().find(|name| !name.is_empty())?;
     let proof = match name {
         "Send" | "DeliveryDelay" => Proof::Accepted,
         "Delivery" | "Open" | "Click" | "Complaint" | "Subscription" => Proof::Delivered,
@@ -141,7 +146,11 @@ fn event(message: &Value) -> Option<Event> {
         id: first_id(ids),
         proof,
         name: name.to_owned(),
-        reference: format!("{} {name} {}", text(message, "/mail/messageId"), text(message, &format!("/{part}/feedbackId"))),
+        reference: format!(
+            "{} {name} {}",
+            text(message, "/mail/messageId"),
+            text(message, &format!("/{part}/feedbackId"))
+        ),
         happened_at: at.into_iter().find(|at| !at.is_empty()).and_then(timestamp),
         words: words.into_iter().find(|words| !words.is_empty()).unwrap_or_default().to_owned(),
     })

@@ -17,6 +17,7 @@ use crate::domain::token::Token;
 use crate::retry::full_jitter;
 use crate::store::StoreError;
 use crate::store::accept::{AcceptError, Receipt};
+use crate::store::evidence::{NewEvidence, Recorded};
 use crate::store::lines::{Lines, Loan};
 use crate::store::operations::{Known, Message};
 use crate::store::tokens::Caller;
@@ -79,6 +80,16 @@ impl Asking {
         loop {
             if let Some(message) = heard(timeout_at(deadline, line.message(account_id, id)).await, &mut tries)? {
                 return Ok(message);
+            }
+        }
+    }
+
+    /// Records evidence. It may be asked twice: the same evidence again changes nothing.
+    pub(super) async fn record(&self, evidence: &NewEvidence, deadline: Instant) -> Result<Recorded, Problem> {
+        let (mut line, mut tries) = (self.line(deadline).await?, 0);
+        loop {
+            if let Some(recorded) = heard(timeout_at(deadline, line.record_evidence(evidence)).await, &mut tries)? {
+                return Ok(recorded);
             }
         }
     }

@@ -13,6 +13,11 @@ pub(super) async fn read(headers: &HeaderMap, body: Body, most: u64, deadline: I
         let detail = "Send `Content-Type: application/json`, without a content coding.";
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     }
+    octets(headers, body, most, deadline).await
+}
+
+/// All octets of a body.
+pub(super) async fn octets(headers: &HeaderMap, body: Body, most: u64, deadline: Instant) -> Result<Vec<u8>, Problem> {
     let too_large = || Problem::new(Code::TooLarge, format!("At most {most} octets are taken; shorten it."));
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > most) {

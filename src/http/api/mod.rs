@@ -5,12 +5,14 @@
 
 mod asking;
 mod body;
+mod events;
+mod evidence;
 mod gate;
 mod messages;
 mod operations;
 pub mod problem;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,9 +23,10 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
 use crate::config;
-use crate::config::IssuedKeys;
+use crate::config::{EventSource, IssuedKeys};
 use crate::store::lines::Lines;
 use asking::Asking;
+use events::Events;
 use gate::Gate;
 use problem::{Code, Problem};
 
@@ -36,6 +39,7 @@ pub struct Api {
     gate: Gate,
     asking: Asking,
     routes: Arc<BTreeSet<String>>,
+    events: Events,
     issued_keys: Option<IssuedKeys>,
     body_max_bytes: u64,
     request_timeout: Duration,
@@ -44,11 +48,13 @@ pub struct Api {
 
 impl Api {
     /// An API that stores through `lines`. `routes` are those that a message may name; empty for any.
+    /// `events` are the providers' that it takes.
     #[must_use]
     pub fn new(
         settings: &config::Api,
         lines: Lines,
         routes: impl IntoIterator<Item = String>,
+        events: BTreeMap<String, EventSource>,
         receipts_retained: Duration,
     ) -> Self {
         let asking = Asking::new(lines);
@@ -56,6 +62,7 @@ impl Api {
             gate: Gate::new(asking.clone(), settings.in_flight, settings.account_in_flight),
             asking,
             routes: Arc::new(routes.into_iter().collect()),
+            events: Events::new(events),
             issued_keys: settings.issued_keys.clone(),
             body_max_bytes: settings.body_max_bytes,
             request_timeout: settings.request_timeout,
@@ -70,6 +77,8 @@ impl Api {
             .route("/v1/messages/{id}", get(messages::look_up))
             .route("/v1/operations/{operation}/{key}", get(operations::look_up))
             .route("/v1/keys", post(operations::issue_key))
+            .route("/v1/evidence", post(evidence::record))
+            .route("/v1/events/{name}", post(events::take))
             .route("/v1/openapi.json", get(openapi))
             .fallback(async || Problem::new(Code::NotFound, "There is no such address: see /v1/openapi.json."))
             .method_not_allowed_fallback(async || {

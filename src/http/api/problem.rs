@@ -23,6 +23,8 @@ pub enum Code {
     Unauthenticated,
     /// A valid token without the scope.
     Forbidden,
+    /// Nothing proves that the provider sent it.
+    NotGenuine,
     /// No such thing on record.
     NotFound,
     /// Not this method here.
@@ -57,13 +59,14 @@ pub enum Code {
 
 impl Code {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::KeyMissing,
         Self::KeyInvalid,
         Self::KeyExpired,
         Self::Malformed,
         Self::Unauthenticated,
         Self::Forbidden,
+        Self::NotGenuine,
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::RequestTimeout,
@@ -91,6 +94,7 @@ impl Code {
             Self::Malformed => (StatusCode::BAD_REQUEST, "malformed", "The body is not JSON"),
             Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated", "A valid token is needed"),
             Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "The token does not allow this"),
+            Self::NotGenuine => (StatusCode::FORBIDDEN, "not_genuine", "Nothing proves that the provider sent it"),
             Self::NotFound => (StatusCode::NOT_FOUND, "not_found", "There is nothing here"),
             Self::MethodNotAllowed => {
                 (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "The method does not fit the address")
@@ -134,6 +138,7 @@ impl Code {
             | Self::Malformed
             | Self::Unauthenticated
             | Self::Forbidden
+            | Self::NotGenuine
             | Self::NotFound
             | Self::MethodNotAllowed
             | Self::RequestTimeout
