@@ -1,7 +1,6 @@
 //! `outboxd evidence maillog`: what mail servers' logs prove.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -9,20 +8,21 @@ use humantime_serde::re::humantime;
 use time::{OffsetDateTime, UtcOffset};
 
 use super::Exit;
+use super::bounces::{self, BouncesArgs};
 use super::decide::operator;
 use crate::app;
 use crate::config::Loaded;
+use crate::evidence::follow::Clock;
 use crate::evidence::maillog::{Reader, Summary};
-use crate::evidence::postfix::Follower;
-
-/// How a file that gzip made begins (RFC 1952, 2.3.1).
-const GZIP: [u8; 2] = [0x1f, 0x8b];
+use crate::evidence::position::{self, State};
 
 /// The commands about evidence.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Read Postfix's log and record what it proves
+    /// Read the log of Postfix or Exim and record what it proves
     Maillog(MaillogArgs),
+    /// Read what came back to a mailbox and record what it proves
+    Bounces(BouncesArgs),
 }
 
 /// The arguments of `maillog`.
@@ -30,7 +30,8 @@ pub enum Command {
 #[command(after_help = "Examples:\n  \
     outboxd evidence maillog /var/log/mail.log --provider primary\n  \
     journalctl -u postfix -o short-iso | outboxd evidence maillog - --provider primary\n  \
-    outboxd evidence maillog mail.log.2.gz mail.log.1 mail.log --provider primary --complete\n\n\
+    outboxd evidence maillog mail.log.2.gz mail.log.1 mail.log --provider primary --complete\n  \
+    outboxd evidence maillog /var/log/mail.log --provider primary --resume /var/lib/outboxd/maillog.json   # from cron\n\n\
     Reading the same lines again changes nothing. docs/evidence.md says what each line proves.")]
 pub struct MaillogArgs {
     /// The logs, the oldest first, plain or gzip; - for standard input
@@ -42,6 +43,9 @@ pub struct MaillogArgs {
     /// The logs hold every line of that provider between their first and last: what they do not show accepted, was not
     #[arg(long)]
     complete: bool,
+    /// Go on where the last run with this file stopped, also when the log was rotated since
+    #[arg(long, value_name = "FILE", conflicts_with = "complete")]
+    resume: Option<PathBuf>,
     /// With --complete: how far inside the logs' time an attempt must have begun, for what is still on its way
     #[arg(long, value_name = "TIME", default_value = "15m", value_parser = humantime::parse_duration)]
     margin: std::time::Duration,
@@ -66,10 +70,21 @@ pub struct MaillogArgs {
 pub async fn run(
     command: &Command,
     loaded: &Loaded,
+    mut input: impl Read + Send + 'static,
+    out: &mut impl Write,
+) -> anyhow::Result<Exit> {
+    match command {
+        Command::Maillog(args) => maillog(args, loaded, input, out).await,
+        Command::Bounces(args) => bounces::run(args, loaded, &mut input, out).await,
+    }
+}
+
+async fn maillog(
+    args: &MaillogArgs,
+    loaded: &Loaded,
     input: impl Read + Send + 'static,
     out: &mut impl Write,
 ) -> anyhow::Result<Exit> {
-    let Command::Maillog(args) = command;
     let configured =
         loaded.settings.providers.values().next().map(|provider| provider.identity.message_id_domain().to_owned());
     let Some(domain) = args.domain.clone().or(configured) else {
@@ -78,24 +93,38 @@ pub async fn run(
         );
     };
     let mut line = app::dsn(&loaded.settings.database)?.line();
-    let follower = Follower::new(&domain, args.utc_offset, OffsetDateTime::now_utc());
-    let mut reader = Reader::new(&mut line, follower, args.provider.clone(), operator(args.who.as_deref())?);
+    let state = match &args.resume {
+        Some(path) => State::load(path).with_context(|| format!("--resume {}", path.display()))?,
+        None => State::default(),
+    };
+    let clock = Clock::new(args.utc_offset, OffsetDateTime::now_utc());
+    let who = operator(args.who.as_deref())?;
+    let mut reader = Reader::new(&mut line, &domain, clock, state, args.provider.clone(), who);
     let mut input = Some(input);
     for file in &args.files {
-        let log: Box<dyn Read + Send> = if file == Path::new("-") {
-            match input.take() {
-                Some(input) => Box::new(input),
-                None => bail!("standard input can be read once only"),
-            }
-        } else {
-            Box::new(File::open(file).with_context(|| file.display().to_string())?)
-        };
-        let mut log = plain(log).with_context(|| file.display().to_string())?;
-        reader.read(&mut *log).await.with_context(|| file.display().to_string())?;
+        if file == Path::new("-") {
+            let Some(input) = input.take() else { bail!("standard input can be read once only") };
+            reader.read(&mut *position::plain(Box::new(input))?).await.context("standard input")?;
+            continue;
+        }
+        let parts = reader.state.parts(file).with_context(|| file.display().to_string())?;
+        if parts.lost {
+            reader.lost();
+        }
+        for part in &parts.parts {
+            let name = || part.path.display().to_string();
+            let (head, mut log) = position::open_at(part).with_context(name)?;
+            let read = reader.read(&mut *log).await.with_context(name)?;
+            // The last one is the log itself.
+            reader.state.note(file, &head, part.from + read);
+        }
     }
     if let (true, Some(provider)) = (args.complete, &args.provider) {
         let margin = time::Duration::try_from(args.margin).context("--margin")?;
         reader.conclude(provider, margin).await?;
+    }
+    if let Some(path) = &args.resume {
+        reader.state.save(path).with_context(|| format!("--resume {}", path.display()))?;
     }
     let summary = reader.end();
     if args.json {
@@ -121,18 +150,13 @@ fn tell(summary: &Summary, out: &mut impl Write) -> std::io::Result<()> {
     if summary.contradictions > 0 {
         writeln!(out, "{} disagree with the record: see `outboxd list` and `outboxd show`", summary.contradictions)?;
     }
+    if summary.lost > 0 {
+        writeln!(out, "{} logs were rotated away unread: read the rotated files once, by their names", summary.lost)?;
+    }
     if summary.forgotten > 0 {
         writeln!(out, "{} queue ids were lost sight of: read the log in smaller parts", summary.forgotten)?;
     }
     Ok(())
-}
-
-/// The log as it was before gzip had it.
-fn plain(log: Box<dyn Read + Send>) -> std::io::Result<Box<dyn BufRead + Send>> {
-    let mut log = BufReader::new(log);
-    let gzip = log.fill_buf()?.starts_with(&GZIP);
-    // Rotated logs are often several gzip members in one file.
-    Ok(if gzip { Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(log))) } else { Box::new(log) })
 }
 
 fn offset(text: &str) -> Result<UtcOffset, String> {

@@ -2,6 +2,7 @@
 //!
 //! A new command is a file here and a variant of [`Command`].
 
+pub mod bounces;
 pub mod clean;
 pub mod config_check;
 pub mod decide;

@@ -23,6 +23,7 @@
 mod attempt;
 mod draft;
 pub mod fetch;
+pub mod imap;
 mod verdict;
 
 use std::time::{Duration, SystemTime};

@@ -8,7 +8,8 @@ use serde::Serialize;
 use serde_json::json;
 use time::OffsetDateTime;
 
-use super::postfix::{Follower, Found};
+use super::follow::{Clock, Found};
+use super::position::State;
 use crate::domain::evidence::{Kind, Proof};
 use crate::domain::ids::NotificationId;
 use crate::store::evidence::{NewEvidence, Recorded};
@@ -39,13 +40,18 @@ pub struct Summary {
     pub moved: BTreeMap<String, u64>,
     /// Queue ids that were lost sight of.
     pub forgotten: u64,
+    /// Logs that were rotated away before they were read to their end.
+    pub lost: u64,
 }
 
 /// Records what logs prove.
 #[derive(Debug)]
 pub struct Reader<'r> {
     line: &'r mut Line,
-    follower: Follower,
+    domain: String,
+    clock: Clock,
+    /// The mail that is followed, and how far each log was read.
+    pub state: State,
     provider: Option<String>,
     recorded_by: String,
     accepted: HashSet<NotificationId>,
@@ -64,28 +70,56 @@ pub enum ReadError {
 }
 
 impl<'r> Reader<'r> {
-    /// A reader that records through `line`, as evidence about attempts with `provider` where that is given.
-    pub fn new(line: &'r mut Line, follower: Follower, provider: Option<String>, recorded_by: String) -> Self {
-        Self { line, follower, provider, recorded_by, accepted: HashSet::new(), summary: Summary::default() }
+    /// A reader that goes on from `state` and records through `line`, as evidence about attempts with `provider` where that is
+    /// given. Ours is mail whose Message-ID is a notification's id at `domain`.
+    pub fn new(
+        line: &'r mut Line,
+        domain: &str,
+        clock: Clock,
+        state: State,
+        provider: Option<String>,
+        recorded_by: String,
+    ) -> Self {
+        let domain = domain.to_owned();
+        Self {
+            line,
+            domain,
+            clock,
+            state,
+            provider,
+            recorded_by,
+            accepted: HashSet::new(),
+            summary: Summary::default(),
+        }
     }
 
-    /// Reads a log to its end.
+    /// Reads a log to the end of its last whole line. Returns how many octets that were.
     ///
     /// # Errors
     /// When the log cannot be read or the database not written.
-    pub async fn read(&mut self, log: &mut (dyn BufRead + Send)) -> Result<(), ReadError> {
+    pub async fn read(&mut self, log: &mut (dyn BufRead + Send)) -> Result<u64, ReadError> {
         let mut octets = Vec::new();
-        while next_line(log, &mut octets)? {
+        let mut read = 0;
+        while let Some(length) = next_line(log, &mut octets)? {
             self.summary.lines += 1;
+            read += length;
             // Servers' replies can be of any character set; ids and keywords are ASCII.
-            if let Some(found) = self.follower.read(&String::from_utf8_lossy(&octets)) {
-                self.record(found).await?;
+            let text = String::from_utf8_lossy(&octets);
+            if let Some(found) = self.state.postfix.read(&text, &self.domain, &mut self.clock) {
+                self.record(found, "postfix").await?;
+            } else if let Some(found) = self.state.exim.read(&text, &self.domain, &mut self.clock) {
+                self.record(found, "exim").await?;
             }
         }
-        Ok(())
+        Ok(read)
     }
 
-    async fn record(&mut self, found: Found) -> Result<(), ReadError> {
+    /// Takes note that a log was rotated away before it was read to its end.
+    pub fn lost(&mut self) {
+        self.summary.lost += 1;
+    }
+
+    async fn record(&mut self, found: Found, server: &str) -> Result<(), ReadError> {
         if self.accepted.len() < ACCEPTED_MAX {
             self.accepted.insert(found.id);
         }
@@ -97,7 +131,7 @@ impl<'r> Reader<'r> {
             kind: Kind::MailLog,
             proof: found.proof,
             for_good: found.for_good,
-            source: "postfix".to_owned(),
+            source: server.to_owned(),
             reference: found.queue_id,
             detail: json!({ "words": found.words }),
             happened_at: found.at,
@@ -128,10 +162,10 @@ impl<'r> Reader<'r> {
     /// # Errors
     /// When the database fails.
     pub async fn conclude(&mut self, provider: &str, margin: time::Duration) -> Result<(), ReadError> {
-        let Some((first, last)) = self.follower.range else { return Ok(()) };
+        let Some((first, last)) = self.clock.range else { return Ok(()) };
         // Whatever was lost sight of could have been accepted.
-        if self.follower.forgotten > 0 || self.accepted.len() >= ACCEPTED_MAX {
-            tracing::warn!("the log is too long to conclude anything from its silence: read it in parts");
+        if self.forgotten() > 0 || self.summary.lost > 0 || self.accepted.len() >= ACCEPTED_MAX {
+            tracing::warn!("part of the log was lost sight of: nothing is concluded from its silence");
             return Ok(());
         }
         let (from, to): (OffsetDateTime, OffsetDateTime) = (first + margin, last - margin);
@@ -147,7 +181,7 @@ impl<'r> Reader<'r> {
                 kind: Kind::MailLog,
                 proof: Proof::NotAccepted,
                 for_good: false,
-                source: "postfix".to_owned(),
+                source: "mail log".to_owned(),
                 reference: "complete log".to_owned(),
                 detail: json!({ "from": first.to_string(), "to": last.to_string() }),
                 happened_at: None,
@@ -159,18 +193,23 @@ impl<'r> Reader<'r> {
         Ok(())
     }
 
+    fn forgotten(&self) -> u64 {
+        self.state.postfix.forgotten() + self.state.exim.forgotten()
+    }
+
     /// What it all came to.
     #[must_use]
     pub fn end(mut self) -> Summary {
-        self.summary.forgotten = self.follower.forgotten;
+        self.summary.forgotten = self.forgotten();
         self.summary
     }
 }
 
-/// Reads a line into `octets`, without what is beyond [`LINE_MAX_OCTETS`]; `false` at the end.
-fn next_line(log: &mut (dyn BufRead + Send), octets: &mut Vec<u8>) -> io::Result<bool> {
+/// Reads a line into `octets`, without what is beyond [`LINE_MAX_OCTETS`]. Returns its length with its end; `None` at the end of the
+/// log. A last line without an end is still being written, and counts for nothing until it is whole.
+fn next_line(log: &mut (dyn BufRead + Send), octets: &mut Vec<u8>) -> io::Result<Option<u64>> {
     octets.clear();
-    let mut any = false;
+    let mut length = 0;
     loop {
         let buffer = match log.fill_buf() {
             Ok(buffer) => buffer,
@@ -178,9 +217,8 @@ fn next_line(log: &mut (dyn BufRead + Send), octets: &mut Vec<u8>) -> io::Result
             Err(error) => return Err(error),
         };
         if buffer.is_empty() {
-            return Ok(any);
+            return Ok(None);
         }
-        any = true;
         let (piece, ended) = match buffer.iter().position(|octet| *octet == b'\n') {
             Some(end) => (&buffer[..end], true),
             None => (buffer, false),
@@ -188,9 +226,10 @@ fn next_line(log: &mut (dyn BufRead + Send), octets: &mut Vec<u8>) -> io::Result
         let room = LINE_MAX_OCTETS.saturating_sub(octets.len());
         octets.extend_from_slice(&piece[..piece.len().min(room)]);
         let used = piece.len() + usize::from(ended);
+        length += used as u64;
         log.consume(used);
         if ended {
-            return Ok(true);
+            return Ok(Some(length));
         }
     }
 }
@@ -202,13 +241,16 @@ mod tests {
     #[test]
     fn lines_of_any_length_and_content_are_read_one_by_one() {
         let long = "x".repeat(LINE_MAX_OCTETS + 10);
-        let text = format!("one\n\n{long}\nlast");
+        let text = format!("one\n\n{long}\nlast\nunfinished");
         let mut log = io::BufReader::with_capacity(7, text.as_bytes());
         let mut octets = Vec::new();
         let mut lengths = Vec::new();
-        while next_line(&mut log, &mut octets).unwrap() {
+        let mut read = 0;
+        while let Some(length) = next_line(&mut log, &mut octets).unwrap() {
             lengths.push(octets.len());
+            read += length;
         }
         assert_eq!(lengths, [3, 0, LINE_MAX_OCTETS, 4]);
+        assert_eq!(read as usize, text.len() - "unfinished".len());
     }
 }

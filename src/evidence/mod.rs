@@ -2,6 +2,11 @@
 //!
 //! This room reads; what a piece proves about a notification's state is `domain::evidence`'s to say.
 
+pub mod bounce;
+pub mod bounces;
 pub mod events;
+pub mod exim;
+pub mod follow;
 pub mod maillog;
+pub mod position;
 pub mod postfix;

@@ -3,157 +3,55 @@
 //! Pure, and bounded in memory. A `message-id=` line alone proves nothing: cleanup writes it for mail that is then refused, too.
 //! Acceptance is the queue manager's `(queue active)` for the same queue id.
 
-use std::collections::{HashMap, VecDeque};
+use serde::{Deserialize, Serialize};
 
-use time::format_description::well_known::Rfc3339;
-use time::macros::format_description;
-use time::{Date, Month, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
-
+use super::follow::{Clock, Found, Open, found, id_of};
 use crate::domain::evidence::Proof;
-use crate::domain::ids::NotificationId;
-
-/// Queue ids that are followed at once. A mail's lines lie close together unless it is deferred for days; what is pushed out is
-/// counted.
-const OPEN_MAX: usize = 200_000;
-
-/// What a line proves.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// The notification.
-    pub id: NotificationId,
-    /// What is proved.
-    pub proof: Proof,
-    /// Whether for good.
-    pub for_good: bool,
-    /// Postfix's queue id.
-    pub queue_id: String,
-    /// When, by the log.
-    pub at: Option<OffsetDateTime>,
-    /// Postfix's own words after `status=`, or `queue active`.
-    pub words: String,
-}
 
 /// Follows queue ids through a log.
-#[derive(Debug)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Follower {
-    domain: String,
-    offset: UtcOffset,
-    now: OffsetDateTime,
-    open: HashMap<String, Followed>,
-    order: VecDeque<String>,
-    /// Queue ids that were pushed out while they were followed.
-    pub forgotten: u64,
-    /// The first and the last time that a line of Postfix's told.
-    pub range: Option<(OffsetDateTime, OffsetDateTime)>,
-}
-
-#[derive(Debug)]
-struct Followed {
-    id: NotificationId,
-    active: bool,
+    open: Open,
 }
 
 impl Follower {
-    /// Follows mail whose Message-ID is a notification's id at `domain`. Times without an offset are taken to be at `offset`, and
-    /// those without a year to be the last such time before `now`.
+    /// Queue ids that were pushed out while they were followed.
     #[must_use]
-    pub fn new(domain: &str, offset: UtcOffset, now: OffsetDateTime) -> Self {
-        Self {
-            domain: domain.to_owned(),
-            offset,
-            now,
-            open: HashMap::new(),
-            order: VecDeque::new(),
-            forgotten: 0,
-            range: None,
-        }
+    pub fn forgotten(&self) -> u64 {
+        self.open.forgotten
     }
 
-    /// Reads a line; most prove nothing.
-    pub fn read(&mut self, line: &str) -> Option<Found> {
+    /// Reads a line; most prove nothing. Ours is mail whose Message-ID is a notification's id at `domain`.
+    pub fn read(&mut self, line: &str, domain: &str, clock: &mut Clock) -> Option<Found> {
         let line = Line::parse(line)?;
-        let at = self.time(line.time);
-        if let Some(at) = at {
-            let (first, last) = self.range.unwrap_or((at, at));
-            self.range = Some((first.min(at), last.max(at)));
-        }
+        let at = clock.read(line.time);
         if let Some(message_id) = line.rest.strip_prefix("message-id=").filter(|_| line.service == "cleanup") {
-            self.forget(line.queue_id);
-            let id = message_id
-                .strip_prefix('<')?
-                .strip_suffix('>')?
-                .strip_suffix(self.domain.as_str())?
-                .strip_suffix('@')?;
-            let id = id.parse().ok()?;
-            self.follow(line.queue_id, id);
+            self.open.forget(line.queue_id);
+            let id = id_of(message_id.strip_prefix('<')?.strip_suffix('>')?, domain)?;
+            self.open.follow(line.queue_id, id, false);
             return None;
         }
         if line.rest == "removed" && line.service == "qmgr" {
-            self.forget(line.queue_id);
+            self.open.forget(line.queue_id);
             return None;
         }
         let followed = self.open.get_mut(line.queue_id)?;
-        let found = |proof, for_good, words: &str| {
-            let id = followed.id;
-            Some(Found {
-                id,
-                proof,
-                for_good,
-                queue_id: line.queue_id.to_owned(),
-                at,
-                words: words.chars().take(500).collect(),
-            })
-        };
         if line.service == "qmgr" && line.rest.ends_with("(queue active)") {
-            if followed.active {
+            if followed.accepted {
                 // Once more for each retry of a deferred mail.
                 return None;
             }
-            followed.active = true;
-            return found(Proof::Accepted, false, "queue active");
+            followed.accepted = true;
+            return found(*followed, line.queue_id, at, Proof::Accepted, "queue active");
         }
         let status = line.rest.split(", status=").nth(1)?;
-        match (status.split([' ', '(']).next()?, line.service) {
-            // The next server took it: no more than what the queue already proves.
-            ("sent", "smtp") => None,
-            ("sent", "local" | "virtual" | "lmtp" | "pipe") => found(Proof::Delivered, false, status),
-            ("bounced", _) => found(Proof::Bounced, true, status),
-            _ => None,
-        }
-    }
-
-    fn follow(&mut self, queue_id: &str, id: NotificationId) {
-        if self.order.len() >= OPEN_MAX
-            && let Some(oldest) = self.order.pop_front()
-            && self.open.remove(&oldest).is_some()
-        {
-            self.forgotten += 1;
-        }
-        self.open.insert(queue_id.to_owned(), Followed { id, active: false });
-        self.order.push_back(queue_id.to_owned());
-    }
-
-    fn forget(&mut self, queue_id: &str) {
-        self.open.remove(queue_id);
-    }
-
-    fn time(&self, text: &str) -> Option<OffsetDateTime> {
-        if let Ok(time) = OffsetDateTime::parse(text, &Rfc3339) {
-            return Some(time);
-        }
-        // RFC 3164, 4.1.2: `Dec  1 10:00:00`, without year and offset.
-        let mut parts = text.split_ascii_whitespace();
-        let (month, day, clock) = (parts.next()?, parts.next()?, parts.next()?);
-        let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-        let month = u8::try_from(months.iter().position(|name| *name == month)? + 1).ok()?;
-        let clock = Time::parse(clock, format_description!("[hour]:[minute]:[second]")).ok()?;
-        let day = day.parse().ok()?;
-        // A day of slack, for a clock that is ahead.
-        let latest = self.now + time::Duration::DAY;
-        [self.now.year(), self.now.year() - 1].into_iter().find_map(|year| {
-            let date = Date::from_calendar_date(year, Month::try_from(month).ok()?, day).ok()?;
-            Some(PrimitiveDateTime::new(date, clock).assume_offset(self.offset)).filter(|time| *time <= latest)
-        })
+        let proof = match (status.split([' ', '(']).next()?, line.service) {
+            ("sent", "local" | "virtual" | "lmtp" | "pipe") => Proof::Delivered,
+            ("bounced", _) => Proof::Bounced,
+            // Sent by smtp: the next server took it, which is no more than what the queue already proves.
+            _ => return None,
+        };
+        found(*followed, line.queue_id, at, proof, status)
     }
 }
 
@@ -187,14 +85,24 @@ impl<'l> Line<'l> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use time::format_description::well_known::Rfc3339;
+    use time::{OffsetDateTime, UtcOffset};
 
     use super::*;
 
     const ID: &str = "01a230e5-9f38-7878-abaa-63e052288578";
 
-    fn follower() -> Follower {
+    struct Reading(Follower, Clock);
+
+    impl Reading {
+        fn read(&mut self, line: &str) -> Option<Found> {
+            self.0.read(line, "mail.example.org", &mut self.1)
+        }
+    }
+
+    fn follower() -> Reading {
         let now = OffsetDateTime::parse("2026-12-01T12:00:00Z", &Rfc3339).unwrap();
-        Follower::new("mail.example.org", UtcOffset::UTC, now)
+        Reading(Follower::default(), Clock::new(UtcOffset::UTC, now))
     }
 
     fn proofs(lines: &[&str]) -> Vec<(Proof, String)> {
@@ -256,10 +164,10 @@ mod tests {
                 assert_eq!(found.at.unwrap().unix_timestamp(), 1_796_119_201);
             }
         }
-        let (first, last) = follower.range.unwrap();
+        let (first, last) = follower.1.range.unwrap();
         assert_eq!((last.unix_timestamp() - first.unix_timestamp(), first.year()), (1, 2026));
         // The year is that of the last such day.
-        assert_eq!(follower.time("Dec 31 23:59:59").unwrap().year(), 2025);
+        assert_eq!(follower.1.time("Dec 31 23:59:59").unwrap().year(), 2025);
         for line in [
             "",
             "]: ",

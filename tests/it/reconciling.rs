@@ -234,3 +234,50 @@ async fn the_silence_of_a_complete_log_proves_only_what_it_covers() {
     }
     assert_eq!(states, ["pending", "uncertain", "uncertain", "uncertain"]);
 }
+
+#[tokio::test]
+async fn a_log_is_gone_on_with_where_it_was_left_also_after_rotation() {
+    let db = TestDb::new().await;
+    let directory = tempfile::TempDir::new().unwrap();
+    let (log, state) = (directory.path().join("mainlog"), directory.path().join("state.json"));
+    let mut line = db.line();
+    let claimed = db.claimed(&mut line, &crate::harness::rows::holding()).await;
+    let id = claimed.id();
+    line.begin(&[(id, claimed.fence())]).await.unwrap();
+    db.age(id, "2 hours").await;
+    line.sweep_leases(10, Duration::ZERO).await.unwrap();
+    let args = [log.to_str().unwrap(), "--provider", "primary", "--resume", state.to_str().unwrap()];
+    let arrival = format!(
+        "2026-12-01 10:00:00 1dJ08B-0003oP-5i <= shop@example.org H=a [192.0.2.1] P=esmtp S=1 id={id}@{DOMAIN}"
+    );
+    std::fs::write(&log, format!("2026-12-01 09:00:00 exim 4.96 daemon started\n{arrival}")).unwrap();
+    let told = maillog(&db, &args).await;
+    assert_eq!(
+        (&told["lines"], &told["new"]),
+        (&1.into(), &0.into()),
+        "a line that is being written is not read: {told}"
+    );
+    std::fs::write(&log, format!("2026-12-01 09:00:00 exim 4.96 daemon started\n{arrival}\n")).unwrap();
+    let told = maillog(&db, &args).await;
+    assert_eq!((&told["lines"], &told["moved"]["uncertain to sent"]), (&1.into(), &1.into()), "{told}");
+    // Rotated, and the bounce is told in the new file of mail that arrived in the old one.
+    std::fs::rename(&log, directory.path().join("mainlog.1")).unwrap();
+    std::fs::write(
+        &log,
+        "2026-12-01 10:00:01 1dJ08B-0003oP-5i ** jo@example.net R=x T=y H=mx [192.0.2.2]: 550 no such user\n",
+    )
+    .unwrap();
+    let told = maillog(&db, &args).await;
+    assert_eq!(
+        (&told["lines"], &told["moved"]["sent to bounced"], &told["lost"]),
+        (&1.into(), &1.into(), &0.into()),
+        "{told}"
+    );
+    let story = db.story(id).await;
+    assert_eq!(story.evidence.iter().map(|piece| piece.source.as_str()).collect::<Vec<_>>(), ["exim", "exim"]);
+    assert_eq!(maillog(&db, &args).await["lines"], 0);
+    std::fs::remove_file(directory.path().join("mainlog.1")).unwrap();
+    std::fs::write(&log, "2026-12-02 10:00:01 another file\n").unwrap();
+    let told = maillog(&db, &args).await;
+    assert_eq!((&told["lines"], &told["lost"]), (&1.into(), &1.into()), "that something may be unread is said: {told}");
+}
