@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod demo;
+pub mod dovecot;
 pub mod guardian;
 mod listener;
 pub mod pgbouncer;

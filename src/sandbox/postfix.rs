@@ -176,13 +176,19 @@ impl Postfix {
     ///
     /// When the mailbox cannot be read.
     pub fn maildir(&self) -> Result<Vec<Vec<u8>>> {
-        let new = self.directory.join("mail/box/new");
+        let new = self.mailbox().join("new");
         if !new.exists() {
             return Ok(Vec::new());
         }
         let mut files = fs::read_dir(new)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
         files.sort();
         files.iter().map(|file| fs::read(file).with_context(|| format!("cannot read {}", file.display()))).collect()
+    }
+
+    /// The mailbox's directory, a maildir. It is there once the first message has come.
+    #[must_use]
+    pub fn mailbox(&self) -> PathBuf {
+        self.directory.join("mail/box")
     }
 
     /// The mail log so far.

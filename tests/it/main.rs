@@ -8,6 +8,7 @@
 )]
 
 mod api;
+mod bounces;
 mod claims;
 mod commands;
 mod crashes;
