@@ -2,6 +2,7 @@
 //!
 //! A new command is a file here and a variant of [`Command`].
 
+pub mod audit;
 pub mod bounces;
 pub mod clean;
 pub mod config_check;
@@ -97,7 +98,7 @@ pub enum Command {
     Token(token::Command),
     /// Store one notification
     Enqueue(Box<enqueue::Args>),
-    /// Show the whole story of one notification
+    /// Show the whole story of one notification, of a message, or of an operation
     Show(show::Args),
     /// List notifications, the newest first
     List(list::Args),
@@ -117,6 +118,8 @@ pub enum Command {
     /// Send many again after an outage: plan it, look at it, run it
     #[command(subcommand)]
     Replay(replay::Command),
+    /// Who decided what, when and why
+    Audit(audit::Args),
     /// Withdraw a notification
     Cancel(decide::CancelArgs),
     /// Claim nothing of an account, for a provider, or at all
@@ -184,6 +187,7 @@ impl Cli {
             Command::Resolve(args) => in_runtime(decide::resolve(&args, &loaded?, out)),
             Command::Evidence(command) => in_runtime(evidence::run(&command, &loaded?, std::io::stdin(), out)),
             Command::Replay(command) => in_runtime(replay::run(&command, &loaded?, out)),
+            Command::Audit(args) => in_runtime(audit::run(&args, &loaded?, out)),
             Command::Cancel(args) => in_runtime(decide::cancel(&args, &loaded?, out)),
             Command::Pause(args) => in_runtime(decide::pause(&args, false, &loaded?, out)),
             Command::Resume(args) => in_runtime(decide::pause(&args, true, &loaded?, out)),

@@ -4,6 +4,7 @@
 //! after a failure. Producers' and readers' functions take the caller's connection.
 
 pub mod accept;
+pub mod audit;
 pub mod begin;
 pub mod claim;
 pub mod decide;

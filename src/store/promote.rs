@@ -8,12 +8,14 @@ use super::{Line, StoreError};
 const PROMOTE_MAX_ROWS: i64 = 2_000;
 
 /// What a promotion found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Promoted {
     /// How many rows became ready.
     pub rows: u64,
     /// How long until the next one is due, if any is waiting.
     pub next_in: Option<Duration>,
+    /// The providers that are paused: asked along the way, since this is asked all the time.
+    pub paused_providers: Vec<String>,
 }
 
 impl Line {
@@ -40,7 +42,8 @@ impl Line {
             )
             select (select count(*) from promoted) as "rows!",
                 (select extract(epoch from min(d.due_at) - clock_timestamp())::float8 from outboxd.delivery d
-                 where d.due_at > now() and not d.ready) as next_in
+                 where d.due_at > now() and not d.ready) as next_in,
+                array(select p.name from outboxd.pause p where p.kind = 'provider' order by p.name) as "paused!"
             "#,
             PROMOTE_MAX_ROWS,
         );
@@ -50,6 +53,7 @@ impl Line {
         let next_in = if row.rows == PROMOTE_MAX_ROWS { Some(0.0) } else { row.next_in };
         Ok(Promoted {
             rows: u64::try_from(row.rows).unwrap_or_default(),
+            paused_providers: row.paused,
             next_in: next_in.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()),
         })
     }

@@ -10,12 +10,61 @@ use crate::domain::ids::NotificationId;
 /// Everything on record about one notification.
 #[derive(Debug, Clone, Serialize)]
 pub struct Story {
+    /// The operation that it comes from, where the message API stored it.
+    pub operation: Option<Operation>,
     /// Identity, addressing and state.
     pub notification: Notification,
     /// Every attempt, in order.
     pub attempts: Vec<Attempt>,
     /// Every piece of evidence, in the order in which it came.
     pub evidence: Vec<Evidence>,
+    /// Every decision about it, in order.
+    pub decisions: Vec<Decision>,
+    /// Every replay that it was planned in, in order.
+    pub replays: Vec<ReplayItem>,
+}
+
+/// The operation, its receipt and its message.
+#[derive(Debug, Clone, Serialize)]
+#[expect(missing_docs, reason = "the columns of outboxd.message and outboxd.receipt, explained there")]
+pub struct Operation {
+    pub message_id: Uuid,
+    pub operation: String,
+    pub request_key: String,
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+    /// The status of the receipt; `None` where retention has removed it.
+    pub receipt_status: Option<i16>,
+    /// How many notifications the message has.
+    pub notifications: i32,
+}
+
+/// A decision of a person's.
+#[derive(Debug, Clone, Serialize)]
+#[expect(missing_docs, reason = "the columns of outboxd.decision, explained there")]
+pub struct Decision {
+    #[serde(with = "time::serde::rfc3339")]
+    pub decided_at: OffsetDateTime,
+    pub decided_by: String,
+    pub action: String,
+    pub reason: String,
+    pub before: Option<serde_json::Value>,
+    pub after: Option<serde_json::Value>,
+}
+
+/// What became of it in a replay.
+#[derive(Debug, Clone, Serialize)]
+#[expect(missing_docs, reason = "the columns of outboxd.replay and outboxd.replay_item, explained there")]
+pub struct ReplayItem {
+    pub replay_id: Uuid,
+    #[serde(with = "time::serde::rfc3339")]
+    pub planned_at: OffsetDateTime,
+    pub planned_by: String,
+    pub reason: String,
+    pub class: String,
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub done_at: Option<OffsetDateTime>,
+    pub outcome: Option<String>,
 }
 
 /// A notification as it stands.
@@ -84,6 +133,8 @@ pub struct Attempt {
     pub reply_text: Option<String>,
     pub error: Option<String>,
     pub counted: bool,
+    /// The replay that it was made for.
+    pub replay_id: Option<Uuid>,
 }
 
 /// One piece of evidence as recorded.
@@ -129,7 +180,7 @@ pub async fn story(conn: &mut PgConnection, id: NotificationId) -> Result<Option
         Attempt,
         r#"
         select number, provider, dedup_scope, worker, fence, claimed_at, begun_at, ended_at, ended_by, phase, outcome,
-            reply_code, enhanced_code, reply_text, error, counted
+            reply_code, enhanced_code, reply_text, error, counted, replay_id
         from outboxd.attempt where notification_id = $1 order by number
         "#,
         id.0
@@ -144,7 +195,76 @@ pub async fn story(conn: &mut PgConnection, id: NotificationId) -> Result<Option
         "#,
         id.0
     )
-    .fetch_all(conn)
+    .fetch_all(&mut *conn)
     .await?;
-    Ok(Some(Story { notification, attempts, evidence }))
+    let decisions = sqlx::query_as!(
+        Decision,
+        r#"
+        select decided_at, decided_by, action, reason, before, after
+        from outboxd.decision where notification_id = $1 order by id
+        "#,
+        id.0
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let replays = sqlx::query_as!(
+        ReplayItem,
+        r#"
+        select i.replay_id, r.created_at as planned_at, r.created_by as planned_by, r.reason, i.class, i.done_at, i.outcome
+        from outboxd.replay_item i join outboxd.replay r on r.id = i.replay_id
+        where i.notification_id = $1 order by i.replay_id
+        "#,
+        id.0
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let operation = operation(conn, notification.message_ref.as_deref()).await?;
+    Ok(Some(Story { operation, notification, attempts, evidence, decisions, replays }))
+}
+
+/// The operation of a message that the API stored: others refer to messages of their own, in whatever form.
+async fn operation(conn: &mut PgConnection, message_ref: Option<&str>) -> Result<Option<Operation>, sqlx::Error> {
+    let Some(id) = message_ref.and_then(|text| text.parse::<Uuid>().ok()) else { return Ok(None) };
+    sqlx::query_as!(
+        Operation,
+        r#"
+        select m.id as message_id, m.operation, m.request_key, m.created_at, r.response_status as "receipt_status?",
+            cardinality(m.notification_ids) as "notifications!"
+        from outboxd.message m
+        left join outboxd.receipt r
+            on r.account_id = m.account_id and r.operation = m.operation and r.request_key = m.request_key
+        where m.id = $1
+        "#,
+        id
+    )
+    .fetch_optional(conn)
+    .await
+}
+
+/// The notifications of a message that the API stored; `None` where there is no such message.
+///
+/// # Errors
+/// When the database cannot be read.
+pub async fn of_message(conn: &mut PgConnection, id: Uuid) -> Result<Option<Vec<Uuid>>, sqlx::Error> {
+    sqlx::query_scalar!("select notification_ids from outboxd.message where id = $1", id).fetch_optional(conn).await
+}
+
+/// The notifications of an operation; `None` where there is no receipt of it.
+///
+/// # Errors
+/// When the database cannot be read.
+pub async fn of_operation(
+    conn: &mut PgConnection,
+    account_id: &str,
+    operation: &str,
+    request_key: &str,
+) -> Result<Option<Vec<Uuid>>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "select notification_ids from outboxd.receipt where account_id = $1 and operation = $2 and request_key = $3",
+        account_id,
+        operation,
+        request_key
+    )
+    .fetch_optional(conn)
+    .await
 }

@@ -92,6 +92,8 @@ pub struct Dispatcher {
     pub wake: Arc<Notify>,
     /// Told when a provider may have room again.
     pub freed: watch::Sender<()>,
+    /// The providers that are paused. The claim itself looks, too: this is for choosing another one.
+    pub paused: watch::Receiver<Vec<String>>,
     /// The memory budget.
     pub budget: Arc<Budget>,
 }
@@ -168,10 +170,13 @@ impl Dispatcher {
     }
 
     /// The first provider that may be handed messages now. Another than the preferred one is chosen only while those
-    /// before it are backed off, not merely busy.
+    /// before it are paused or backed off, not merely busy.
     fn choose(&self, now: Instant) -> Choice {
         let mut earliest: Option<Instant> = None;
         for provider in &self.providers {
+            if self.paused.borrow().contains(&provider.settings().name) {
+                continue;
+            }
             let room = provider.room(now);
             if room.messages > 0 {
                 return Choice::Provider(Arc::clone(provider));

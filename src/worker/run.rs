@@ -82,6 +82,7 @@ pub async fn run(
         move || wakers.iter().for_each(|waker| waker.notify_one())
     };
     let freed = watch::Sender::new(());
+    let paused = watch::Sender::new(Vec::new());
 
     let (beginner, begin_task) = beginner(dsn.line());
     let settle_settings = SettleSettings {
@@ -108,9 +109,9 @@ pub async fn run(
         resend_base: settings.retry.base,
         deadline: settings.retry.deadline,
     };
-    let (line, waking) = (dsn.line(), wake.clone());
+    let (line, waking, pausing) = (dsn.line(), wake.clone(), paused.clone());
     standing.spawn(async move {
-        keep_time(line, timekeeper, waking, answered).await;
+        keep_time(line, timekeeper, pausing, waking, answered).await;
         "timekeeper"
     });
     let (line, (periods, every)) = (dsn.line(), settings.retention.clone());
@@ -163,6 +164,7 @@ pub async fn run(
             attempts: attempts.clone(),
             wake: waker,
             freed: freed.clone(),
+            paused: paused.subscribe(),
             budget: Budget::new(share.max(1)),
         };
         dispatchers.spawn(dispatcher.run(shutdown.clone()));

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::retry::full_jitter;
@@ -25,11 +26,12 @@ pub struct TimekeeperSettings {
     pub deadline: Duration,
 }
 
-/// Runs for as long as it is awaited; `wake` is called when rows became ready, `answered` after every round with whether
+/// Runs for as long as it is awaited; `paused` is told which providers are, `wake` is called when there may be something to claim, `answered` after every round with whether
 /// the database answered.
 pub async fn keep_time(
     mut line: Line,
     settings: TimekeeperSettings,
+    paused: watch::Sender<Vec<String>>,
     wake: impl Fn() + Send,
     answered: impl Fn(bool) + Send,
 ) {
@@ -52,7 +54,12 @@ pub async fn keep_time(
                 }
                 failures = 0;
                 answered(true);
-                if promoted.rows > 0 {
+                let changed = paused.send_if_modified(|known| {
+                    let changed = *known != promoted.paused_providers;
+                    known.clone_from(&promoted.paused_providers);
+                    changed
+                });
+                if promoted.rows > 0 || changed {
                     wake();
                 }
                 let until_sweep = next_sweep.saturating_duration_since(Instant::now());

@@ -250,7 +250,7 @@ async fn show_tells_the_whole_story_to_people_and_to_programs() {
         "deferred at rcpt: 450 ",
         "try again later",
         "attempt 2:",
-        "begun: from here on the body may have left",
+        "begun, from here on the body may have left",
         "uncertain at end_of_data",
     ] {
         assert!(human.stdout.contains(words), "{words:?} is not in\n{}", human.stdout);
@@ -268,7 +268,7 @@ async fn show_says_that_there_is_no_such_notification_or_no_such_id() {
     let db = TestDb::new().await;
     let ended = outboxd(&["show", "0197b8a0-0000-7000-8000-000000000000"], &offline(&db), "");
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{ended:?}");
-    assert!(ended.stderr.contains("there is no notification 0197b8a0-"), "{ended:?}");
+    assert!(ended.stderr.contains("there is no notification or message 0197b8a0-"), "{ended:?}");
     let ended = outboxd(&["show", "yesterday's"], &offline(&db), "");
     assert_eq!(ended.code, Some(2), "{ended:?}");
 }

@@ -340,3 +340,104 @@ async fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
         assert_eq!(level(check).as_deref(), Some(expected), "{check}: {findings:#}");
     }
 }
+
+#[tokio::test]
+async fn a_paused_provider_is_passed_over_for_the_next_of_the_route() {
+    let db = TestDb::new().await;
+    let (primary, backup) = (server([]).await, server([]).await);
+    let config = Config::new(&db)
+        .set("route.default", "primary,backup")
+        .provider("primary", primary.addr())
+        .provider("backup", backup.addr());
+    run(&db, &["pause", "--provider", "primary", "--reason", "it loses answers", "--as", "ada"]).await;
+    let _worker = Proc::start(&["worker"], &config.text());
+    let id = db.enqueue(&plain("acme")).await;
+    in_state(&db, id, "sent").await;
+    assert_eq!((primary.mailbox().count(), backup.mailbox().count()), (0, 1));
+    run(&db, &["resume", "--provider", "primary", "--reason", "it answers", "--as", "ada"]).await;
+    eventually("the preferred one is used again", PATIENCE, async || {
+        let id = db.enqueue(&plain("acme")).await;
+        in_state(&db, id, "sent").await;
+        if primary.mailbox().count() > 0 { Ok(()) } else { Err(backup.mailbox().count()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_story_goes_from_the_operation_to_the_last_decision() {
+    let db = TestDb::new().await;
+    let api = crate::harness::api::Api::start(&db).await;
+    let stored = api.ask(&api.post("order-17", &crate::harness::api::message())).await.json();
+    let (message, text) = (stored["message_id"].as_str().unwrap(), stored["notification_ids"][0].as_str().unwrap());
+    let id: NotificationId = text.parse().unwrap();
+    let mut line = db.line();
+    let claimed = ready(&mut line, &holding(), 1).await.remove(0);
+    line.begin(&[(id, claimed.fence())]).await.unwrap();
+    let doubt =
+        Settlement::new(claimed, verdict(Outcome::Uncertain, Phase::EndOfData), Next::Doubt { resend_after: None });
+    line.settle(&[doubt], 96 * LONG).await.unwrap();
+    let planned = json(&db, &["replay", "plan", "--include-risky", "--reason", "outage", "--as", "ada"]).await;
+    let replay = planned["id"].as_str().unwrap();
+    json(&db, &["replay", "run", replay, "--no-wait", "--reason", "outage over", "--as", "ada"]).await;
+    run(&db, &["cancel", text, "--reason", "no longer true", "--as", "bob"]).await;
+
+    let (code, told) = run(&db, &["show", text]).await;
+    assert_eq!(code, Some(0), "{told}");
+    let mut from = 0;
+    for words in [
+        "operation messages.create order-17: receipt 201",
+        "stored",
+        "attempt 1: claimed by w1 for primary",
+        "attempt 1: begun",
+        "attempt 1: uncertain at end_of_data",
+        &format!("planned in replay {replay} by ada as risky (outage)"),
+        &format!("replayed by replay {replay}"),
+        "bob decided: cancel, pending to cancelled (no longer true)",
+    ] {
+        let at = told[from..].find(words).unwrap_or_else(|| panic!("{words:?} in its place in\n{told}"));
+        from += at;
+    }
+    for args in [vec!["show", message], vec!["show", "--account", "acme", "--key", "order-17"]] {
+        let stories = json(&db, &args).await;
+        assert_eq!(stories[0]["notification"]["id"], text, "{stories}");
+        assert_eq!(stories[0]["operation"]["request_key"], "order-17");
+        assert_eq!(stories[0]["decisions"][0]["decided_by"], "bob");
+        assert_eq!(stories[0]["replays"][0]["outcome"], "replayed");
+    }
+    let (code, said) = run(&db, &["show", "--account", "acme", "--key", "order-18"]).await;
+    assert!(code == Some(1) && said.contains("never stored"), "{said}");
+    assert_eq!(run(&db, &["show", "--key", "order-17"]).await.0, Some(2), "whose key?");
+}
+
+#[tokio::test]
+async fn the_audit_tells_who_decided_what_and_why() {
+    let db = TestDb::new().await;
+    let id = in_doubt(&db).await.to_string();
+    run(&db, &["pause", "--account", "acme", "--reason", "owes us", "--as", "ada"]).await;
+    run(&db, &["resolve", &id, "--sent", "--reason", "=in the log", "--as", "bob"]).await;
+    let all = json(&db, &["audit"]).await;
+    let told: Vec<_> = all
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|decision| (decision["decided_by"].as_str().unwrap(), decision["action"].as_str().unwrap()))
+        .collect();
+    assert_eq!(told, [("bob", "resolve sent"), ("ada", "pause")]);
+    assert_eq!((&all[0]["before"]["state"], &all[0]["after"]["state"]), (&"uncertain".into(), &"sent".into()));
+    for (args, count) in [
+        (vec!["--as", "ada"], 1),
+        (vec!["--as", "eve"], 0),
+        (vec!["--action", "resolve"], 1),
+        (vec!["--notification", &id], 1),
+        (vec!["--since", "1h"], 2),
+        (vec!["--until", "1h"], 0),
+        (vec!["--limit", "1"], 1),
+        (vec!["--below", "2"], 1),
+    ] {
+        assert_eq!(json(&db, &[&["audit"], &args[..]].concat()).await.as_array().unwrap().len(), count, "{args:?}");
+    }
+    let (code, csv) = run(&db, &["audit", "--csv", "--action", "resolve"]).await;
+    assert_eq!(code, Some(0));
+    assert!(csv.starts_with("number,when,who,what,about,before,after,why\r\n"), "{csv}");
+    assert!(csv.trim_end().ends_with(&format!("bob,resolve sent,{id},uncertain,sent,'=in the log")), "{csv}");
+}

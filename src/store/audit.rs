@@ -1,0 +1,72 @@
+//! Who decided what, for people. Reads only: decisions are written beside what they decide.
+
+use serde::Serialize;
+use sqlx::postgres::PgConnection;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// What to look for; what is `None` does not matter.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Who decided.
+    pub who: Option<String>,
+    /// What begins so, such as `resolve`.
+    pub action: Option<String>,
+    /// About this notification.
+    pub notification: Option<Uuid>,
+    /// About this replay.
+    pub replay: Option<Uuid>,
+    /// At this time or later.
+    pub since: Option<OffsetDateTime>,
+    /// Before this time.
+    pub until: Option<OffsetDateTime>,
+    /// Only those below this number: the last of the page before.
+    pub below: Option<i64>,
+}
+
+/// A decision on record.
+#[derive(Debug, Clone, Serialize)]
+#[expect(missing_docs, reason = "the columns of outboxd.decision, explained there")]
+pub struct Decision {
+    pub id: i64,
+    #[serde(with = "time::serde::rfc3339")]
+    pub decided_at: OffsetDateTime,
+    pub decided_by: String,
+    pub action: String,
+    pub reason: String,
+    pub notification_id: Option<Uuid>,
+    pub replay_id: Option<Uuid>,
+    pub subject: Option<String>,
+    pub before: Option<serde_json::Value>,
+    pub after: Option<serde_json::Value>,
+}
+
+/// A page of decisions, the newest first.
+///
+/// # Errors
+/// When the database cannot be read.
+pub async fn decisions(conn: &mut PgConnection, filter: &Filter, limit: u32) -> Result<Vec<Decision>, sqlx::Error> {
+    sqlx::query_as!(
+        Decision,
+        r#"
+        select id, decided_at, decided_by, action, reason, notification_id, replay_id, subject, before, after
+        from outboxd.decision
+        where ($1::text is null or decided_by = $1) and ($2::text is null or starts_with(action, $2))
+          and ($3::uuid is null or notification_id = $3) and ($4::uuid is null or replay_id = $4)
+          and ($5::timestamptz is null or decided_at >= $5) and ($6::timestamptz is null or decided_at < $6)
+          and ($7::bigint is null or id < $7)
+        order by id desc
+        limit $8
+        "#,
+        filter.who,
+        filter.action,
+        filter.notification,
+        filter.replay,
+        filter.since,
+        filter.until,
+        filter.below,
+        i64::from(limit),
+    )
+    .fetch_all(conn)
+    .await
+}
