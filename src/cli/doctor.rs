@@ -251,7 +251,7 @@ fn diagnose(seen: &Seen, settings: &Settings) -> Vec<Finding> {
                 provider.not_sent,
                 provider.uncertain
             ),
-            &format!("Its last words: {}", provider.last_error.as_deref().unwrap_or("none")),
+            &format!("{}\n  Its last trouble: {}", remedy(provider), provider.last_error.as_deref().unwrap_or("none")),
         );
     }
     for pause in &seen.pauses {
@@ -282,6 +282,32 @@ fn diagnose(seen: &Seen, settings: &Settings) -> Vec<Finding> {
     );
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     findings
+}
+
+/// What to do about a provider, by its last trouble.
+fn remedy(provider: &Provider) -> String {
+    let name = &provider.name;
+    let phase = provider.last_phase.as_deref().unwrap_or_default();
+    // 530 to MAIL: authentication is required (RFC 4954, 6).
+    let credentials =
+        phase == "auth" || provider.last_error.as_deref().is_some_and(|error| error.starts_with("mail: 53"));
+    if credentials {
+        return format!(
+            "It refuses the credentials: correct provider.{name}.username and its password, and restart the worker. Nothing was \
+             offered, and no try is used up."
+        );
+    }
+    match (phase, provider.last_outcome.as_deref()) {
+        ("resolve" | "connect" | "tls" | "greeting" | "ehlo", _) => format!(
+            "It cannot be reached. Everything waits, uses up no try and goes on by itself. To go through the next provider of the \
+             route meanwhile: `outboxd pause --provider {name} --reason …`."
+        ),
+        (_, Some("uncertain")) => {
+            "It loses answers: `outboxd uncertain` lists what may have been accepted; bring evidence (docs/evidence.md).".to_owned()
+        }
+        _ => "It refuses: `outboxd list --state failed` tells what. Once that is mended, `outboxd replay plan` (docs/replay.md)."
+            .to_owned(),
+    }
 }
 
 fn on(yes: bool) -> &'static str {

@@ -141,6 +141,10 @@ async fn plan(args: &PlanArgs, loaded: &Loaded, out: &mut impl Write) -> anyhow:
         tell_samples(&samples, out)?;
     }
     let rows = would_replay(&report);
+    let risky: i64 = report.classes.iter().filter(|class| class.class == "risky").map(|class| class.rows).sum();
+    if risky > 0 && !args.include_risky {
+        writeln!(out, "\n{risky} are left out since they may arrive twice: --include-risky plans them, too")?;
+    }
     if rows == 0 {
         writeln!(out, "\nnothing would be sent")?;
     } else {
@@ -173,7 +177,7 @@ fn meaning(class: &Class) -> &'static str {
     match (class.class.as_str(), class.why.as_deref()) {
         ("safe", _) => "known not to have been accepted",
         ("within_window", _) => "may have been accepted; the provider still deduplicates it",
-        ("risky", _) => "may have been accepted; nobody deduplicates (--include-risky)",
+        ("risky", _) => "may have been accepted; nobody deduplicates it",
         (_, Some("expired")) => "its own expiry has passed",
         (_, Some("invalid")) => "its content cannot be made into a message",
         (_, Some("erased")) => "its content was erased",

@@ -60,6 +60,8 @@ pub struct Provider {
     pub not_sent: i64,
     pub uncertain: i64,
     pub last_error: Option<String>,
+    pub last_phase: Option<String>,
+    pub last_outcome: Option<String>,
 }
 
 /// A pause in force.
@@ -185,8 +187,12 @@ pub async fn providers(conn: &mut PgConnection) -> Result<Vec<Provider>, sqlx::E
             count(*) filter (where a.outcome = 'refused') as "refused!",
             count(*) filter (where a.outcome = 'not_sent') as "not_sent!",
             count(*) filter (where a.outcome = 'uncertain') as "uncertain!",
-            (array_agg(coalesce(a.reply_text, a.error) order by a.claimed_at desc)
-                filter (where a.outcome is not null and a.outcome <> 'sent'))[1] as last_error
+            (array_agg(concat(a.phase, ': ', coalesce(a.reply_code || ' ' || a.reply_text, a.error)) order by a.claimed_at desc)
+                filter (where a.outcome is not null and a.outcome <> 'sent'))[1] as last_error,
+            (array_agg(a.phase order by a.claimed_at desc)
+                filter (where a.outcome is not null and a.outcome <> 'sent'))[1] as last_phase,
+            (array_agg(a.outcome order by a.claimed_at desc)
+                filter (where a.outcome is not null and a.outcome <> 'sent'))[1] as last_outcome
         from outboxd.attempt a
         where a.notification_id >= (lpad(to_hex((extract(epoch from now()) - $1::float8)::bigint * 1000), 12, '0')
             || repeat('0', 20))::uuid

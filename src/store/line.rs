@@ -57,6 +57,15 @@ impl StoreError {
         }
     }
 
+    /// Whether the server lacks something to work with, such as room on its disk (SQLSTATE classes 53 and 58).
+    #[must_use]
+    pub fn is_shortage(&self) -> bool {
+        let code = |error: &dyn sqlx::error::DatabaseError| {
+            error.code().is_some_and(|code| code.starts_with("53") || code.starts_with("58"))
+        };
+        matches!(self, Self::Database(sqlx::Error::Database(error)) if code(&**error))
+    }
+
     /// Whether the statement waited for a lock in vain (SQLSTATE 55P03).
     #[must_use]
     pub fn is_lock_timeout(&self) -> bool {

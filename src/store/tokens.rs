@@ -13,6 +13,8 @@ use super::{Line, StoreError};
 pub struct Caller {
     /// The account.
     pub account_id: String,
+    /// The token, by its label, or its id where it has none.
+    pub token: String,
     /// What the token allows. A scope that a later release knows is left out.
     pub scopes: Vec<Scope>,
     /// The database's time, which decides how old a request key is.
@@ -46,7 +48,7 @@ impl Line {
         let hash = token.hash();
         let query = sqlx::query!(
             r#"
-            select account_id, operations, clock_timestamp() as "now!" from outboxd.token
+            select account_id, coalesce(nullif(label, ''), id::text) as "token!", operations, clock_timestamp() as "now!" from outboxd.token
             where token_hash = $1 and revoked_at is null and (expires_at is null or expires_at > clock_timestamp())
             "#,
             hash.as_slice(),
@@ -55,6 +57,7 @@ impl Line {
         self.put(conn).await?;
         Ok(row.map(|row| Caller {
             account_id: row.account_id,
+            token: row.token,
             scopes: row.operations.iter().filter_map(|name| name.parse().ok()).collect(),
             now: row.now,
         }))

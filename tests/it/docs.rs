@@ -224,3 +224,52 @@ async fn the_readmes_configuration_is_usable() {
     let ended = check.ended().await;
     assert!(ended.success() && check.log().contains("the configuration is usable"), "{}", check.log());
 }
+
+#[test]
+fn every_command_of_the_documents_is_one_that_the_program_takes() {
+    use clap::Parser as _;
+
+    let mut checked = 0;
+    let mut pages = vec![("README.md".into(), README.to_owned())];
+    for entry in fs::read_dir("docs").unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            pages.push((path.display().to_string(), fs::read_to_string(&path).unwrap()));
+        }
+    }
+    for (page, text) in pages {
+        let console = blocks(&text, "console");
+        let shell = blocks(&text, "sh");
+        let lines = console.iter().flat_map(|block| block.lines()).filter_map(|line| line.trim().strip_prefix("$ "));
+        let shell = shell.iter().map(|block| block.replace("\\\n", " ")).collect::<Vec<_>>();
+        let commands = lines
+            .map(str::to_owned)
+            .chain(shell.iter().flat_map(|block| block.lines()).map(|line| line.trim().to_owned()));
+        for command in commands.filter(|command| command.starts_with("outboxd ")) {
+            // What stands for an id is one.
+            let words = words(&command).into_iter().map(|word| match word.as_str() {
+                "ID" | "$id" => "01a230e5-9f38-7878-abaa-63e052288578".to_owned(),
+                _ => word,
+            });
+            if let Err(error) = outboxd::cli::Cli::try_parse_from(words) {
+                assert!(!error.use_stderr(), "{page}: {command}\n{error}");
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 35, "{checked} commands were found");
+}
+
+/// The words of a command line of a document: quotes hold words together, a comment or a redirection ends it.
+fn words(command: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    for letter in command.chars().chain([' ']) {
+        match (quote, letter) {
+            (Some(open), close) if open == close => quote = None,
+            (None, '"' | '\'') => quote = Some(letter),
+            (None, ' ') => words.extend((!word.is_empty()).then(|| std::mem::take(&mut word))),
+            _ => word.push(letter),
+        }
+    }
+    words.into_iter().take_while(|word| !matches!(word.as_str(), "#" | ">" | "<" | "|" | "&" | ">>")).collect()
+}

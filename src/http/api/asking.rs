@@ -153,6 +153,9 @@ impl Asking {
                 }
                 AcceptError::Undone(error) if tries >= TRIES_WITHOUT_DOUBT && !doubt => {
                     tracing::warn!(%error, "the database undid an operation");
+                    if error.is_shortage() {
+                        return Err(unavailable());
+                    }
                     return Err(Problem::new(Code::Overloaded, "Send the same request again after Retry-After."));
                 }
                 AcceptError::Unreachable(error) | AcceptError::Undone(error) => error.to_string(),

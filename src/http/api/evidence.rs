@@ -62,7 +62,7 @@ pub(super) async fn record(State(api): State<Api>, headers: HeaderMap, body: Bod
         reference: given.reference,
         detail: Value::Object(given.detail),
         happened_at: given.happened_at,
-        recorded_by: format!("token of {}", admitted.caller.account_id),
+        recorded_by: format!("token {} of {}", admitted.caller.token, admitted.caller.account_id),
     };
     match api.asking.record(&evidence, deadline).await? {
         Recorded::UnknownNotification => {

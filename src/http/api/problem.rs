@@ -114,7 +114,9 @@ impl Code {
                 (StatusCode::TOO_MANY_REQUESTS, "overloaded", "The account has too many requests under way")
             }
             Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too many requests are under way"),
-            Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "The database cannot be reached"),
+            Self::Unavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "The database cannot be reached, or has no room")
+            }
             Self::OutcomeUnconfirmed => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "outcome_unconfirmed",

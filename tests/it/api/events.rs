@@ -200,7 +200,7 @@ async fn a_program_with_a_token_records_evidence_about_its_own_account() {
         (200, json!({ "recorded": false, "state": "sent", "contradiction": false }))
     );
     let story = db.story(id).await;
-    assert_eq!((story.evidence.len(), story.evidence[0].recorded_by.as_str()), (1, "token of acme"));
+    assert_eq!((story.evidence.len(), story.evidence[0].recorded_by.as_str()), (1, "token test of acme"));
     let against = json!({ "notification_id": id, "proves": "not_accepted", "source": "another" });
     assert_eq!(api.ask(&post(&against)).await.json()["contradiction"], true);
 
