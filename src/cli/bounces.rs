@@ -30,7 +30,7 @@ pub struct BouncesArgs {
     /// Messages, mboxes or maildirs; - for one message from standard input
     #[arg(required_unless_present = "imap")]
     paths: Vec<PathBuf>,
-    /// A mailbox to read over IMAP: imaps://HOST[:PORT]/MAILBOX
+    /// A mailbox to read over IMAP, such as imaps://mail.example.com/INBOX (port 993 unless it names one)
     #[arg(long, value_name = "URL", requires = "username", requires = "password_file")]
     imap: Option<String>,
     /// Who reads it
