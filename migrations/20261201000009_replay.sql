@@ -10,8 +10,10 @@ set local lock_timeout = '5s';
 --   within_window  it may have been accepted, by a provider that still takes a second copy for the first (G3 (b))
 --   risky          it may have been accepted and nobody deduplicates: only a person may decide it (G3 (c))
 --   anything else  it cannot be done, for this reason
+--
+-- `disputed` says that something of it was accepted although it failed: against the record, or before a person sent it again.
 create function outboxd.replay_verdict(
-    id uuid, state text, reason text, contradiction boolean, expires_at timestamptz, erased_at timestamptz,
+    id uuid, state text, reason text, disputed boolean, expires_at timestamptz, erased_at timestamptz,
     resend_until timestamptz
 ) returns text language sql stable parallel safe as $$
     select case
@@ -21,7 +23,7 @@ create function outboxd.replay_verdict(
         when erased_at is not null then 'erased'
         when expires_at <= now() then 'expired'
         when reason = 'invalid' then 'invalid'
-        when state = 'failed' and not contradiction then 'safe'
+        when state = 'failed' and not disputed then 'safe'
         -- Where duplicates are accepted there is such a time as well, without anybody who deduplicates.
         when resend_until >= now() and not exists (
             select from outboxd.attempt a

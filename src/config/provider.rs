@@ -121,6 +121,8 @@ pub(super) fn read(name: &str, mut s: Section, common: &Common<'_>, notes: &mut 
     // A provider that deduplicates on `Message-ID` needs no header of its own: that one is always sent.
     let header =
         dedup.as_ref().map(|dedup| dedup.header.as_str()).filter(|header| !header.eq_ignore_ascii_case("Message-ID"));
+    // What is wrong with the header was said where it was read.
+    let header = header.filter(|_| notes.problems.len() == before);
     let identity = identity::read(&mut s, common.message_id_domain, header, notes);
     s.end(notes);
 

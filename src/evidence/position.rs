@@ -91,6 +91,11 @@ impl State {
         let whole = |path: &Path| Part { path: path.to_owned(), from: 0 };
         let Some(known) = self.logs.get(log) else { return Ok(Parts { parts: vec![whole(log)], lost: false }) };
         if known.is_of(log)? {
+            // Cut off since: what was written to it before and after is not told apart any more.
+            let cut = !is_packed(log)? && std::fs::metadata(log)?.len() < known.octets;
+            if cut {
+                return Ok(Parts { parts: vec![whole(log)], lost: true });
+            }
             let parts = vec![Part { path: log.to_owned(), from: known.octets }];
             return Ok(Parts { parts, lost: false });
         }
@@ -132,6 +137,11 @@ impl Position {
         }
         Ok(head.len() == self.head_octets && hash(&head) == self.head)
     }
+}
+
+fn is_packed(path: &Path) -> io::Result<bool> {
+    let mut magic = [0; 2];
+    Ok(File::open(path)?.read(&mut magic)? == 2 && magic == GZIP)
 }
 
 fn hash(octets: &[u8]) -> String {
@@ -231,6 +241,14 @@ mod tests {
         assert_eq!(rest(&state, &log), (vec![String::new()], false));
         fs::write(&log, "one\ntwo\nthree\n").unwrap();
         assert_eq!(rest(&state, &log), (vec!["three\n".to_owned()], false));
+
+        fs::write(&log, "one\n").unwrap();
+        assert!(rest(&state, &log).1, "cut off, and known by less than its head");
+        fs::write(&log, "one\ntwo\n").unwrap();
+        let mut cut = State::default();
+        cut.note(&log, b"one\n", 12);
+        assert_eq!(rest(&cut, &log), (vec!["one\ntwo\n".to_owned()], true));
+        fs::write(&log, "one\ntwo\nthree\n").unwrap();
 
         // Saved and read again, it is the same.
         let file = at("state.json");

@@ -72,7 +72,7 @@ pub async fn plan(
         r#"
         with found as (
             select d.notification_id, d.fence, d.state,
-                outboxd.replay_verdict(d.notification_id, d.state, d.reason, d.contradiction, d.expires_at, o.erased_at,
+                outboxd.replay_verdict(d.notification_id, d.state, d.reason, d.contradiction or d.sent_again_after is not null, d.expires_at, o.erased_at,
                     d.resend_until) as verdict"#,
         r#"(d.reason is not null or d.doubt_since is not null) and d.state in ('failed', 'uncertain', 'unresolved')"#,
         r#"
@@ -209,7 +209,7 @@ pub async fn step(conn: &mut PgConnection, id: Uuid, above: Uuid, limit: u32) ->
         ),
         held as materialized (
             select d.notification_id, d.fence, d.contradiction, d.doubt_since is not null as in_doubt,
-                outboxd.replay_verdict(d.notification_id, d.state, d.reason, d.contradiction, d.expires_at, o.erased_at,
+                outboxd.replay_verdict(d.notification_id, d.state, d.reason, d.contradiction or d.sent_again_after is not null, d.expires_at, o.erased_at,
                     d.resend_until) as verdict
             from open
             join outboxd.delivery d on d.notification_id = open.notification_id

@@ -53,6 +53,10 @@ impl Ses {
             return Ok(None);
         }
         let body = json(body)?;
+        // Before anything is fetched: who does not know the topic gets nothing done.
+        if text(&body, "/TopicArn") != self.topic_arn {
+            return Err(Refused::Forged("it is of another topic"));
+        }
         let url = text(&body, "/SigningCertURL");
         let genuine = is_of_sns(url) && url.ends_with(".pem") && !url.contains(['?', '#']);
         if genuine {

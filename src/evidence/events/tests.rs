@@ -238,7 +238,7 @@ mod ses {
     #[test]
     fn a_certificate_comes_from_amazon_or_from_nowhere() {
         let asked = |url: &str| {
-            let body = serde_json::json!({ "SigningCertURL": url }).to_string();
+            let body = serde_json::json!({ "TopicArn": TOPIC, "SigningCertURL": url }).to_string();
             Ses::new(TOPIC, None).certificate_url(body.as_bytes()).ok().flatten()
         };
         for good in ["https://sns.us-east-1.amazonaws.com/a.pem", "https://sns.cn-north-1.amazonaws.com.cn/a.pem"] {
@@ -259,6 +259,8 @@ mod ses {
         ] {
             assert_eq!(asked(bad), None, "{bad}");
         }
+        let other = serde_json::json!({ "TopicArn": "x", "SigningCertURL": "https://sns.us-east-1.amazonaws.com/a.pem" });
+        assert!(Ses::new(TOPIC, None).certificate_url(other.to_string().as_bytes()).is_err(), "nothing is fetched for another topic");
         assert!(PublicKey::of_certificate(b"-----BEGIN CERTIFICATE-----", OffsetDateTime::now_utc()).is_none());
         assert!(PublicKey::of_certificate(CERTIFICATE, at(0)).is_none(), "not valid yet");
     }

@@ -10,6 +10,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use time::OffsetDateTime;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::problem::{Code, Problem};
@@ -24,6 +25,9 @@ use crate::store::evidence::{NewEvidence, Recorded};
 /// The largest body, in octets: providers send some hundred events at once, of a kilobyte each.
 const BODY_MAX_OCTETS: u64 = 4 * 1024 * 1024;
 
+/// Requests under way at once. They show no token, so what they may hold is bounded apart from everything else.
+const UNDER_WAY_MAX: usize = 16;
+
 /// What is kept of a server's own words, in characters.
 const WORDS_MAX_CHARS: usize = 500;
 
@@ -35,11 +39,19 @@ const KEYS_MAX: usize = 16;
 pub(super) struct Events {
     sources: Arc<BTreeMap<String, EventSource>>,
     keys: Arc<Mutex<BTreeMap<String, PublicKey>>>,
+    places: Arc<Semaphore>,
+    /// Held while something is fetched: one at a time, since anybody can ask for it.
+    fetching: Arc<Semaphore>,
 }
 
 impl Events {
     pub(super) fn new(sources: BTreeMap<String, EventSource>) -> Self {
-        Self { sources: Arc::new(sources), keys: Arc::default() }
+        Self {
+            sources: Arc::new(sources),
+            keys: Arc::default(),
+            places: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
+            fetching: Arc::new(Semaphore::new(1)),
+        }
     }
 
     /// The key that a request says it is signed with, from Amazon.
@@ -50,7 +62,7 @@ impl Events {
         if known.is_some() {
             return Ok(known);
         }
-        let pem = fetch(&url).await?;
+        let pem = self.fetch(&url).await?;
         let key = PublicKey::of_certificate(&pem, OffsetDateTime::now_utc()).ok_or_else(|| {
             Problem::new(Code::NotGenuine, "The certificate that signs is none, or is not valid today.")
         })?;
@@ -61,20 +73,25 @@ impl Events {
         keys.insert(url, key.clone());
         Ok(Some(key))
     }
+
+    async fn fetch(&self, url: &str) -> Result<Vec<u8>, Problem> {
+        let _one = self.fetching.try_acquire().map_err(|_| busy())?;
+        let fetched = match Fetcher::new() {
+            Ok(fetcher) => fetcher.get(url).await,
+            Err(error) => Err(error),
+        };
+        fetched.map_err(|error| {
+            tracing::warn!(%error, "an address of Amazon SNS cannot be reached: allow it, or set certificate_file");
+            Problem::new(
+                Code::Unavailable,
+                "An address of Amazon SNS cannot be reached. Send the same again after Retry-After.",
+            )
+        })
+    }
 }
 
-async fn fetch(url: &str) -> Result<Vec<u8>, Problem> {
-    let fetched = match Fetcher::new() {
-        Ok(fetcher) => fetcher.get(url).await,
-        Err(error) => Err(error),
-    };
-    fetched.map_err(|error| {
-        tracing::warn!(%error, "an address of Amazon SNS cannot be reached: allow it, or set certificate_file");
-        Problem::new(
-            Code::Unavailable,
-            "An address of Amazon SNS cannot be reached. Send the same again after Retry-After.",
-        )
-    })
+fn busy() -> Problem {
+    Problem::new(Code::Overloaded, "Send the same request again after Retry-After.")
 }
 
 /// Takes note of events.
@@ -85,7 +102,7 @@ pub(super) async fn take(
     body: Body,
 ) -> Result<Response, Problem> {
     let deadline = Instant::now() + api.request_timeout;
-    let _place = api.gate.place()?;
+    let _place = api.events.places.try_acquire().map_err(|_| busy())?;
     let unknown = || Problem::new(Code::NotFound, "No events of this name are taken: see [events.NAME].");
     let Path(name) = name.map_err(|_| unknown())?;
     let EventSource { provider, source } = api.events.sources.get(&name).ok_or_else(unknown)?;
@@ -100,7 +117,7 @@ pub(super) async fn take(
     let events = match heard {
         Heard::Events(events) => events,
         Heard::Confirm(url) => {
-            fetch(&url).await?;
+            api.events.fetch(&url).await?;
             tracing::info!(events = name, "the subscription is confirmed");
             Vec::new()
         }

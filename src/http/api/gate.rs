@@ -53,13 +53,6 @@ impl Gate {
         }
     }
 
-    /// A place among the requests under way, for one that shows no token.
-    pub(super) fn place(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        Arc::clone(&self.all)
-            .try_acquire_owned()
-            .map_err(|_| Problem::new(Code::Overloaded, "Send the same request again after Retry-After."))
-    }
-
     /// Lets a request in whose token has one of `scopes`.
     pub(super) async fn admit(
         &self,
@@ -67,7 +60,9 @@ impl Gate {
         scopes: &[Scope],
         deadline: Instant,
     ) -> Result<Admitted, Problem> {
-        let one_of_all = self.place()?;
+        let one_of_all = Arc::clone(&self.all)
+            .try_acquire_owned()
+            .map_err(|_| Problem::new(Code::Overloaded, "Send the same request again after Retry-After."))?;
         let unauthenticated = || {
             let detail = "Send `Authorization: Bearer …` with a token that is neither unknown, expired nor revoked.";
             Problem::new(Code::Unauthenticated, detail)
