@@ -1,7 +1,7 @@
 # One command each. `make test` is what CI runs.
 
 .NOTPARALLEL:
-.PHONY: help setup demo test lint deny advisories sqlx sqlx-check bench examples openapi
+.PHONY: help setup screenshots demo test lint deny advisories sqlx sqlx-check bench examples openapi
 
 help:
 	@echo 'make setup       install what the demo and the tests need'
@@ -10,11 +10,18 @@ help:
 	@echo 'make lint        formatting, clippy, documentation, licences'
 	@echo 'make sqlx        bring .sqlx up to date after a query or a migration changed'
 	@echo 'make openapi     ask the real API all that its description allows and forbids'
+	@echo 'make screenshots picture every page of the console, into docs/console'
 	@echo 'make bench       measure'
 	@echo 'make advisories  known faults of dependencies (needs the network)'
 
 setup:
 	@tools/setup
+	@tools/axe
+
+# Every page of the console, into docs/console.
+screenshots: setup
+	mkdir -p docs/console
+	OUTBOXD_SCREENSHOTS=docs/console cargo test --locked --test it -- console::screenshots_of_every_page
 
 demo: setup
 	cargo run --locked -- demo $(ARGS)

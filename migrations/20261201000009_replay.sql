@@ -22,15 +22,19 @@ create function outboxd.replay_verdict(
         when state = 'cancelled' then 'cancelled'
         when erased_at is not null then 'erased'
         when expires_at <= now() then 'expired'
-        when reason = 'invalid' then 'invalid'
         when state = 'failed' and not disputed then 'safe'
-        -- Where duplicates are accepted there is such a time as well, without anybody who deduplicates.
+        -- Where duplicates are accepted there is such a time as well, without anybody who deduplicates, or for longer than they do.
+        -- The margin for the sending and for clocks is what the room for a resend is shorter by than its window.
         when resend_until >= now() and not exists (
             select from outboxd.attempt a
-            where a.notification_id = id and a.outcome = 'uncertain' and a.dedup_window is null) then 'within_window'
+            where a.notification_id = id and a.outcome = 'uncertain'
+              and (a.dedup_window is null
+                   or a.begun_at + a.dedup_window - (a.recovery_window - a.resend_room) < now())) then 'within_window'
         else 'risky'
     end
 $$;
+
+-- What failed as invalid is safe as well: it fails again, at no cost, unless a setting or a release was the reason.
 
 -- Why a row is not possible, by the word above.
 alter table outboxd.replay_item add column why text collate "C";

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::config::{Database, Retention, Settings};
 use crate::http::api::Api;
+use crate::http::console::Console;
 use crate::http::ops::{self, Health};
 use crate::http::serve::serve;
 use crate::mail::provider::Provider;
@@ -27,6 +28,9 @@ use crate::worker::retention::Periods;
 
 /// How much longer than one request's time a drain waits for the requests under way.
 const API_GRACE_MARGIN: Duration = Duration::from_secs(2);
+
+/// How long a drain waits for pages under way.
+const CONSOLE_GRACE: Duration = Duration::from_secs(5);
 
 /// How often the database is asked whether it is there: several times within what readiness allows
 /// ([`crate::http::ops::ANSWER_AGE_MAX`]).
@@ -59,6 +63,8 @@ pub async fn connect(database: &Database) -> anyhow::Result<PgConnection> {
 pub enum Part {
     /// The message API.
     Api,
+    /// The operators' console.
+    Console,
     /// The worker.
     Worker,
 }
@@ -67,6 +73,7 @@ impl Part {
     fn name(self) -> &'static str {
         match self {
             Self::Api => "api",
+            Self::Console => "console",
             Self::Worker => "worker",
         }
     }
@@ -102,6 +109,11 @@ pub async fn run(settings: Settings, parts: &[Part], shutdown: Shutdown) -> anyh
         // Before the wait: an address that is taken is told at once.
         let api =
             if parts.contains(&Part::Api) { Some(listen("api.listen", settings.api.listen).await?) } else { None };
+        let console = match settings.console.listen.filter(|_| parts.contains(&Part::Console)) {
+            Some(address) => Some(listen("console.listen", address).await?),
+            None if parts == [Part::Console] => anyhow::bail!("console.listen is empty: set it to IP:PORT"),
+            None => None,
+        };
         if !wait_for_schema(&settings.database, &health, &shutdown).await? {
             return Ok(());
         }
@@ -109,6 +121,10 @@ pub async fn run(settings: Settings, parts: &[Part], shutdown: Shutdown) -> anyh
         if let Some(listener) = api {
             let part = serve_api(settings.clone(), listener, health.clone(), shutdown.clone());
             running.spawn(async { (Part::Api, part.await) });
+        }
+        if let Some(listener) = console {
+            let part = serve_console(settings.clone(), listener, shutdown.clone());
+            running.spawn(async { (Part::Console, part.await) });
         }
         if parts.contains(&Part::Worker) {
             let part = work(settings.clone(), health.clone(), shutdown.clone());
@@ -190,6 +206,17 @@ async fn serve_api(
         () = serve(listener, router, shutdown.draining(), grace) => Ok(()),
         () = shutdown.aborting() => Ok(()),
         () = keep_asking(dsn.line(), health) => Ok(()),
+    }
+}
+
+/// Serves the console until draining begins.
+async fn serve_console(settings: Settings, listener: TcpListener, shutdown: Shutdown) -> anyhow::Result<()> {
+    let identities =
+        settings.providers.iter().map(|(name, provider)| (name.clone(), provider.identity.clone())).collect();
+    let console = Console::new(&settings.console, dsn(&settings.database)?, identities, shutdown.clone());
+    tokio::select! {
+        () = serve(listener, console.router(), shutdown.draining(), CONSOLE_GRACE) => Ok(()),
+        () = shutdown.aborting() => Ok(()),
     }
 }
 

@@ -149,8 +149,11 @@ async fn steps(
     loop {
         if shutdown.is_draining() {
             let interrupted = Decider { who: decider.who, reason: "the process that ran it was told to stop" };
-            replay::stop(conn, id, false, &interrupted).await.map_err(|error| (error.into(), moved))?;
-            return Ok(Ended::Interrupted);
+            return match replay::stop(conn, id, false, &interrupted).await.map_err(|error| (error.into(), moved))? {
+                Changed::Done => Ok(Ended::Interrupted),
+                Changed::Refused(state) => Ok(Ended::Stopped(state)),
+                Changed::Unknown => Ok(Ended::Unknown),
+            };
         }
         let rows = allowance.rows();
         if rows > 0 {

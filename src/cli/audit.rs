@@ -2,16 +2,14 @@
 
 use std::io::Write;
 
-use serde_json::Value;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::list::at;
 use super::which::moment;
 use super::{Exit, table};
 use crate::app;
 use crate::config::Loaded;
-use crate::store::audit::{Decision, Filter, decisions};
+use crate::store::audit::{COLUMNS, Decision, Filter, csv, decisions};
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
@@ -72,64 +70,14 @@ pub async fn run(args: &Args, loaded: &Loaded, out: &mut impl Write) -> anyhow::
         writeln!(out)?;
         return Ok(Exit::Success);
     }
-    let heading = ["number", "when", "who", "what", "about", "before", "after", "why"];
-    let rows: Vec<Vec<String>> = found.iter().map(row).collect();
     if args.csv {
-        csv(out, heading.iter().copied())?;
-        for row in &rows {
-            csv(out, row.iter().map(String::as_str))?;
-        }
+        out.write_all(csv(&found).as_bytes())?;
         return Ok(Exit::Success);
     }
-    table::write(out, &heading, &rows)?;
+    let rows: Vec<Vec<String>> = found.iter().map(Decision::cells).collect();
+    table::write(out, &COLUMNS, &rows)?;
     if let Some(last) = found.last().filter(|_| found.len() == args.limit as usize) {
         writeln!(out, "\nthere may be more: add --below {}", last.id)?;
     }
     Ok(Exit::Success)
-}
-
-fn row(decision: &Decision) -> Vec<String> {
-    let about = match (decision.notification_id, decision.replay_id, &decision.subject) {
-        (Some(id), _, _) => id.to_string(),
-        (None, Some(id), _) => format!("replay {id}"),
-        (None, None, subject) => subject.clone().unwrap_or_default(),
-    };
-    vec![
-        decision.id.to_string(),
-        at(decision.decided_at),
-        decision.decided_by.clone(),
-        decision.action.clone(),
-        about,
-        state(decision.before.as_ref()),
-        state(decision.after.as_ref()),
-        decision.reason.clone(),
-    ]
-}
-
-fn state(snapshot: Option<&Value>) -> String {
-    snapshot.and_then(|snapshot| snapshot["state"].as_str()).unwrap_or_default().to_owned()
-}
-
-/// A record of RFC 4180. A cell that a spreadsheet would take for a formula is made a text.
-fn csv<'c>(out: &mut impl Write, cells: impl Iterator<Item = &'c str>) -> std::io::Result<()> {
-    let cells: Vec<String> = cells
-        .map(|cell| {
-            let cell =
-                if cell.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{cell}") } else { cell.to_owned() };
-            if cell.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell }
-        })
-        .collect();
-    write!(out, "{}\r\n", cells.join(","))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cells_are_quoted_where_they_must_be_and_are_no_formulas() {
-        let mut out = Vec::new();
-        csv(&mut out, ["plain", "a \"b\", c", "=1+1", "two\nlines", ""].into_iter()).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "plain,\"a \"\"b\"\", c\",'=1+1,\"two\nlines\",\r\n");
-    }
 }

@@ -137,7 +137,11 @@ async fn maildir(path: &Path, marking: bool, recorder: &mut Recorder<'_>) -> any
         };
         recorder.message(&octets).await?;
         if marking {
-            mark(path, &message)?;
+            match mark(path, &message) {
+                // Another reader has moved it: it is recorded all the same.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                marked => marked?,
+            }
         }
     }
     Ok(())

@@ -111,9 +111,14 @@ async fn maillog(
         if parts.lost {
             reader.lost();
         }
-        for part in &parts.parts {
+        // All are opened before one is read: rotation meanwhile changes names, and not what is open.
+        let opened: Vec<_> = parts
+            .parts
+            .iter()
+            .map(|part| position::open_at(part).with_context(|| part.path.display().to_string()))
+            .collect::<anyhow::Result<_>>()?;
+        for (part, (head, mut log)) in parts.parts.iter().zip(opened) {
             let name = || part.path.display().to_string();
-            let (head, mut log) = position::open_at(part).with_context(name)?;
             let read = reader.read(&mut *log).await.with_context(name)?;
             // The last one is the log itself.
             reader.state.note(file, &head, part.from + read);

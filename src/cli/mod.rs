@@ -15,6 +15,7 @@ pub mod evidence;
 pub mod list;
 pub mod manual;
 pub mod migrate;
+pub mod operator;
 pub mod replay;
 pub mod show;
 pub mod stats;
@@ -83,8 +84,10 @@ pub enum Command {
     Worker,
     /// Serve the message API until told to stop (docs/api.md)
     Api,
-    /// Serve the message API and send what is in the outbox, in one process
+    /// Serve the message API and the console, and send what is in the outbox, in one process
     Run,
+    /// Serve the operators' console until told to stop (docs/console.md)
+    Console,
     /// Apply the database migrations that this release brings
     Migrate,
     /// Remove what is past its retention, once
@@ -96,6 +99,9 @@ pub enum Command {
     /// Make, list and revoke the tokens of the message API
     #[command(subcommand)]
     Token(token::Command),
+    /// Make, list and disable the operators of the console
+    #[command(subcommand)]
+    Operator(operator::Command),
     /// Store one notification
     Enqueue(Box<enqueue::Args>),
     /// Show the whole story of one notification, of a message, or of an operation
@@ -170,12 +176,14 @@ impl Cli {
             Command::Demo(args) => in_runtime(demo::run(&args, out)),
             Command::Worker => in_runtime(worker::run(loaded?, &[Part::Worker])),
             Command::Api => in_runtime(worker::run(loaded?, &[Part::Api])),
-            Command::Run => in_runtime(worker::run(loaded?, &[Part::Api, Part::Worker])),
+            Command::Console => in_runtime(worker::run(loaded?, &[Part::Console])),
+            Command::Run => in_runtime(worker::run(loaded?, &[Part::Api, Part::Console, Part::Worker])),
             // Answered above.
             Command::Submit(_) | Command::Completions(_) | Command::Man(_) => Ok(Exit::Usage),
             Command::Clean(args) => in_runtime(clean::run(&args, &loaded?, out)),
             Command::Erase(args) => in_runtime(erase::run(&args, &loaded?, out)),
             Command::Token(command) => in_runtime(token::run(&command, &loaded?, out)),
+            Command::Operator(command) => in_runtime(operator::run(&command, &loaded?, out)),
             Command::Migrate => in_runtime(migrate::run(&loaded?, out)),
             Command::Enqueue(args) => in_runtime(enqueue::run(*args, &loaded?, &mut std::io::stdin(), out)),
             Command::Show(args) => in_runtime(show::run(&args, &loaded?, out)),

@@ -17,7 +17,11 @@ use crate::replay::{self, Ended};
 use crate::shutdown::Shutdown;
 use crate::store::decide::Decider;
 use crate::store::line::Dsn;
-use crate::store::replay::{self as store, Changed, Class, Report, Sample};
+use crate::store::replay::{self as store, Changed, Report};
+
+mod tell;
+
+use tell::{tell, tell_classes, tell_samples};
 
 /// How often the end is looked for, once all is pending.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -50,7 +54,7 @@ pub struct PlanArgs {
     #[command(flatten)]
     which: Which,
     /// Only what failed for this reason
-    #[arg(long, value_name = "REASON", value_parser = ["refused", "exhausted", "expired"])]
+    #[arg(long, value_name = "REASON", value_parser = ["refused", "exhausted", "expired", "invalid"])]
     failed: Option<String>,
     /// Also send again what may have been accepted already: it may then arrive twice
     #[arg(long)]
@@ -140,6 +144,9 @@ async fn plan(args: &PlanArgs, loaded: &Loaded, out: &mut impl Write) -> anyhow:
         writeln!(out)?;
         tell_samples(&samples, out)?;
     }
+    for warning in unserved(&mut conn, id, loaded).await? {
+        writeln!(out, "\n{warning}")?;
+    }
     let rows = would_replay(&report);
     let risky: i64 = report.classes.iter().filter(|class| class.class == "risky").map(|class| class.rows).sum();
     if risky > 0 && !args.include_risky {
@@ -153,54 +160,28 @@ async fn plan(args: &PlanArgs, loaded: &Loaded, out: &mut impl Write) -> anyhow:
     Ok(Exit::Success)
 }
 
+/// What of a plan would wait without an end: what may have been accepted goes only to a provider of its own dedup scope.
+async fn unserved(conn: &mut sqlx::PgConnection, id: Uuid, loaded: &Loaded) -> anyhow::Result<Vec<String>> {
+    let providers = &loaded.settings.providers;
+    let pauses = crate::store::doctor::pauses(conn).await?;
+    let paused =
+        |name: &str| pauses.iter().any(|pause| pause.kind == "all" || (pause.kind == "provider" && pause.name == name));
+    let mut warnings = Vec::new();
+    for (scope, rows) in store::scopes(conn, id).await? {
+        let mut serving = providers.iter().filter(|(_, provider)| provider.recovery.dedup_scope == scope).peekable();
+        if !providers.is_empty() && serving.peek().is_none() {
+            warnings.push(format!("WARNING: {rows} may only go through the dedup scope {scope:?}, which no configured provider has: they would wait"));
+        } else if serving.peek().is_some() && serving.all(|(name, _)| paused(name)) {
+            warnings.push(format!(
+                "WARNING: {rows} may only go through the dedup scope {scope:?}, which is paused: they would wait"
+            ));
+        }
+    }
+    Ok(warnings)
+}
+
 fn would_replay(report: &Report) -> i64 {
     report.items.get("open").copied().unwrap_or_default()
-}
-
-fn tell_classes(report: &Report, out: &mut impl Write) -> std::io::Result<()> {
-    let rows: Vec<Vec<String>> = report
-        .classes
-        .iter()
-        .map(|class| {
-            let what = if class.class == "not_possible" || (class.class == "risky" && !report.replay.risky_included) {
-                "left out"
-            } else {
-                "sent again"
-            };
-            vec![class.class.clone(), class.rows.to_string(), what.to_owned(), meaning(class).to_owned()]
-        })
-        .collect();
-    table::write(out, &["class", "notifications", "", "because"], &rows)
-}
-
-fn meaning(class: &Class) -> &'static str {
-    match (class.class.as_str(), class.why.as_deref()) {
-        ("safe", _) => "known not to have been accepted",
-        ("within_window", _) => "may have been accepted; the provider still deduplicates it",
-        ("risky", _) => "may have been accepted; nobody deduplicates it",
-        (_, Some("expired")) => "its own expiry has passed",
-        (_, Some("invalid")) => "its content cannot be made into a message",
-        (_, Some("erased")) => "its content was erased",
-        _ => "not as things stand",
-    }
-}
-
-fn tell_samples(samples: &[Sample], out: &mut impl Write) -> std::io::Result<()> {
-    let rows: Vec<Vec<String>> = samples
-        .iter()
-        .map(|sample| {
-            vec![
-                sample.class.clone(),
-                sample.notification_id.to_string(),
-                sample.state.clone(),
-                sample.account_id.clone(),
-                sample.recipient.clone(),
-                sample.provider.clone().unwrap_or_default(),
-                sample.last_answer.clone().unwrap_or_default(),
-            ]
-        })
-        .collect();
-    table::write(out, &["for example", "id", "state", "account", "recipient", "provider", "last answer"], &rows)
 }
 
 async fn go(args: &RunArgs, loaded: &Loaded, out: &mut impl Write) -> anyhow::Result<Exit> {
@@ -246,12 +227,11 @@ async fn until_settled(dsn: &Dsn, id: Uuid, shutdown: &Shutdown) -> anyhow::Resu
     let bar = bar(0, "sent or failed");
     while !shutdown.is_draining() {
         if let Ok(mut conn) = dsn.connect().await
-            && let Ok(Some(report)) = store::report(&mut conn, id).await
+            && let Ok((moving, replayed)) = store::moving(&mut conn, id).await
         {
-            let replayed = report.items.get("replayed").copied().unwrap_or_default();
             bar.set_length(u64::try_from(replayed).unwrap_or_default());
-            bar.set_position(u64::try_from(replayed - report.moving()).unwrap_or_default());
-            if report.moving() == 0 {
+            bar.set_position(u64::try_from(replayed - moving).unwrap_or_default());
+            if moving == 0 {
                 break;
             }
         }
@@ -305,35 +285,6 @@ async fn show(args: &ShowArgs, loaded: &Loaded, out: &mut impl Write) -> anyhow:
     Ok(Exit::Success)
 }
 
-fn tell(report: &Report, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    if json {
-        serde_json::to_writer_pretty(&mut *out, report)?;
-        writeln!(out)?;
-        return Ok(());
-    }
-    let replay = &report.replay;
-    writeln!(out, "replay {}", replay.id)?;
-    writeln!(out, "  state      {}", replay.state)?;
-    writeln!(out, "  planned    {} by {}: {}", at(replay.created_at), replay.created_by, replay.reason)?;
-    if let (Some(started), Some(rate)) = (replay.started_at, replay.rate_per_second) {
-        writeln!(out, "  started    {}, {rate}/s", at(started))?;
-    }
-    if let Some(ended) = replay.ended_at {
-        writeln!(out, "  ended      {}", at(ended))?;
-    }
-    writeln!(out)?;
-    tell_classes(report, out)?;
-    let counted = |counts: &std::collections::BTreeMap<String, i64>, head: &str, out: &mut dyn Write| {
-        let words: Vec<_> = counts.iter().map(|(name, rows)| format!("{rows} {name}")).collect();
-        if words.is_empty() { Ok(()) } else { writeln!(out, "{head:22} {}", words.join(", ")) }
-    };
-    writeln!(out)?;
-    counted(&report.items, "of the plan", out)?;
-    counted(&report.states, "the replayed are now", out)?;
-    counted(&report.attempts, "attempts made for it", out)?;
-    Ok(())
-}
-
 async fn list(args: &ListArgs, loaded: &Loaded, out: &mut impl Write) -> anyhow::Result<Exit> {
     let mut conn = app::connect(&loaded.settings.database).await?;
     let replays = store::list(&mut conn, args.limit).await?;
@@ -371,8 +322,8 @@ fn nothing(id: Uuid, json: bool, out: &mut impl Write) -> std::io::Result<Exit> 
 fn rate(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix("/s").unwrap_or(text);
     match number.parse::<f64>() {
-        Ok(rate) if rate > 0.0 && rate <= 100_000.0 => Ok(rate),
-        _ => Err("is not a number of notifications a second above nought, such as 50/s".to_owned()),
+        Ok(rate) if rate > 0.0 && rate <= 10_000.0 => Ok(rate),
+        _ => Err("is not a number of notifications a second above nought and at most 10,000, such as 50/s".to_owned()),
     }
 }
 
@@ -382,8 +333,8 @@ mod tests {
 
     #[test]
     fn a_rate_is_a_number_a_second() {
-        assert_eq!((rate("50/s"), rate("0.5"), rate("100000")), (Ok(50.0), Ok(0.5), Ok(100_000.0)));
-        for wrong in ["0", "-1/s", "fast", "", "NaN", "inf", "100001/s", "5/min"] {
+        assert_eq!((rate("50/s"), rate("0.5"), rate("10000")), (Ok(50.0), Ok(0.5), Ok(10_000.0)));
+        for wrong in ["0", "-1/s", "fast", "", "NaN", "inf", "10001/s", "5/min"] {
             assert!(rate(wrong).is_err(), "{wrong}");
         }
     }

@@ -10,6 +10,12 @@ const ANSWER_MAX_OCTETS: usize = 64 * 1024;
 /// For the whole of it: somebody waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+impl From<reqwest::Error> for FetchError {
+    fn from(error: reqwest::Error) -> Self {
+        Self::Http(error.without_url())
+    }
+}
+
 /// Fetches.
 #[derive(Debug, Clone)]
 pub struct Fetcher {
@@ -19,9 +25,9 @@ pub struct Fetcher {
 /// Why nothing came.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// HTTP or TLS failed, it took too long, or the address is not an HTTPS one.
+    /// HTTP or TLS failed, it took too long, or the address is not an HTTPS one. The address is not told: it may hold a token.
     #[error("it cannot be fetched: {0}")]
-    Http(#[from] reqwest::Error),
+    Http(#[source] reqwest::Error),
     /// The answer is not 200.
     #[error("the answer is {0}")]
     Status(u16),

@@ -91,6 +91,8 @@ pub struct Settings {
     pub providers: BTreeMap<String, ProviderSettings>,
     /// Providers' events that the API takes, by the name in their address.
     pub events: BTreeMap<String, EventSource>,
+    /// The console.
+    pub console: Console,
     /// Where health and metrics are served; `None` for nowhere.
     pub ops_listen: Option<SocketAddr>,
     /// The log.
@@ -131,6 +133,21 @@ pub struct Api {
     pub lock_timeout: Duration,
     /// Request keys that the server issues; `None` for none.
     pub issued_keys: Option<IssuedKeys>,
+}
+
+/// How the console is served.
+#[derive(Debug, Clone)]
+pub struct Console {
+    /// Where; `None` for nowhere, where it is one part of several.
+    pub listen: Option<SocketAddr>,
+    /// Connections to the database.
+    pub connections: u16,
+    /// How long somebody stays signed in.
+    pub session: Duration,
+    /// How long somebody stays signed in who does nothing.
+    pub idle: Duration,
+    /// Whether the cookie is sent over TLS only.
+    pub secure_cookie: bool,
 }
 
 /// Events of one provider.

@@ -11,6 +11,7 @@ pub mod fingerprint;
 pub mod ids;
 pub mod issued_key;
 pub mod operation;
+pub mod operator;
 pub mod outcome;
 pub mod policy;
 pub mod state;

@@ -101,6 +101,15 @@ impl Source {
         }
     }
 
+    /// The longest request, in octets: SendGrid alone sends many events at once.
+    #[must_use]
+    pub const fn body_max_octets(&self) -> u64 {
+        match self {
+            Self::SendGrid(_) => 4 * 1024 * 1024,
+            Self::Ses(_) | Self::Mailgun(_) | Self::Postmark(_) | Self::Resend(_) => 512 * 1024,
+        }
+    }
+
     /// Checks who sent a request and reads what it says. `key` is the one that the request names, for SES alone.
     ///
     /// # Errors
@@ -139,6 +148,13 @@ fn id_in(text: &str) -> Option<NotificationId> {
     local.parse::<NotificationId>().ok().filter(|id| id.to_string() == local)
 }
 
+/// The value of a header that carries the id, of a list of names and values: no other one, since anybody may write an id there.
+fn id_header(header: &Value) -> Option<&str> {
+    let known = ["x-notification-id", "resend-idempotency-key", "message-id"];
+    let name = text(header, "/name");
+    known.iter().any(|known| name.eq_ignore_ascii_case(known)).then(|| text(header, "/value"))
+}
+
 /// The first id in any of the texts.
 fn first_id<'t>(texts: impl IntoIterator<Item = &'t str>) -> Option<NotificationId> {
     texts.into_iter().find_map(id_in)
@@ -156,8 +172,8 @@ fn unix_time(value: Option<&Value>) -> Option<OffsetDateTime> {
     };
     // Whole milliseconds: all that providers tell.
     #[expect(clippy::cast_possible_truncation, reason = "what is out of range is refused below")]
-    let nanoseconds = (seconds * 1_000.0).round() as i128 * 1_000_000;
-    OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).ok()
+    let milliseconds = (seconds * 1_000.0).round() as i64;
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(milliseconds) * 1_000_000).ok()
 }
 
 /// Refuses a signed time that is long ago or ahead: a request that was kept and is sent again.

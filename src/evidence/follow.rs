@@ -86,7 +86,8 @@ pub(super) fn found(
         for_good: proof == Proof::Bounced,
         queue_id: queue_id.to_owned(),
         at,
-        words: words.chars().take(WORDS_MAX_CHARS).collect(),
+        // A NUL cannot be stored, and nothing else of the kind be shown.
+        words: words.chars().map(|c| if c.is_control() { '?' } else { c }).take(WORDS_MAX_CHARS).collect(),
     })
 }
 
@@ -94,7 +95,7 @@ pub(super) fn found(
 #[derive(Debug, Clone)]
 pub struct Clock {
     offset: UtcOffset,
-    now: OffsetDateTime,
+    pub(super) now: OffsetDateTime,
     /// The first and the last time that a line told.
     pub range: Option<(OffsetDateTime, OffsetDateTime)>,
 }

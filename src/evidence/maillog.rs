@@ -21,6 +21,9 @@ const LINE_MAX_OCTETS: usize = 16 * 1024;
 /// Ids of accepted mail that are kept for what silence proves.
 const ACCEPTED_MAX: usize = 5_000_000;
 
+/// How far ahead of this machine's clock a log's may be.
+const FUTURE_MAX: time::Duration = time::Duration::minutes(2);
+
 /// What reading came to.
 #[derive(Debug, Default, Serialize)]
 pub struct Summary {
@@ -64,6 +67,9 @@ pub enum ReadError {
     /// The log cannot be read.
     #[error("the log cannot be read: {0}")]
     Log(#[from] io::Error),
+    /// Nothing can be concluded from what the log does not say. What it does say is recorded.
+    #[error("nothing is concluded from the log's silence: {0}")]
+    Silent(&'static str),
     /// The database cannot be written. What was recorded stays; reading the same log again does the rest.
     #[error("evidence cannot be recorded: {0}")]
     Store(#[from] StoreError),
@@ -160,17 +166,24 @@ impl<'r> Reader<'r> {
     /// accepted. Whether that is so, only the operator can say.
     ///
     /// # Errors
-    /// When the database fails.
+    /// When the database fails, or nothing can be concluded.
     pub async fn conclude(&mut self, provider: &str, margin: time::Duration) -> Result<(), ReadError> {
-        let Some((first, last)) = self.clock.range else { return Ok(()) };
+        let Some((first, last)) = self.clock.range else {
+            return Err(ReadError::Silent("it has no line of a mail server"));
+        };
         // Whatever was lost sight of could have been accepted.
         if self.forgotten() > 0 || self.summary.lost > 0 || self.accepted.len() >= ACCEPTED_MAX {
-            tracing::warn!("part of the log was lost sight of: nothing is concluded from its silence");
-            return Ok(());
+            return Err(ReadError::Silent("part of it was lost sight of: read it in smaller parts"));
+        }
+        if last > self.clock.now + FUTURE_MAX {
+            return Err(ReadError::Silent("its times lie in the future: give the right --utc-offset"));
+        }
+        if self.accepted.is_empty() {
+            return Err(ReadError::Silent("no mail of ours is in it: is it this provider's log, and --domain right?"));
         }
         let (from, to): (OffsetDateTime, OffsetDateTime) = (first + margin, last - margin);
         for (id, number) in self.line.doubtful_attempts(provider, from, to).await? {
-            if self.accepted.contains(&id) {
+            if self.accepted.contains(&id) || self.state.postfix.undecided.contains(&id) {
                 continue;
             }
             let evidence = NewEvidence {

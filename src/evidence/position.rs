@@ -119,8 +119,7 @@ impl State {
         let most = head.len().min(usize::try_from(octets).unwrap_or(HEAD_OCTETS));
         let head = head.get(..most).unwrap_or_default();
         if head.is_empty() {
-            // Nothing of it was read: the next run reads all of it.
-            self.logs.remove(log);
+            // An empty log, just rotated: what was read last leads on from the rotated one.
             return;
         }
         self.logs.insert(log.to_owned(), Position { head_octets: head.len(), head: hash(head), octets });
@@ -268,6 +267,13 @@ mod tests {
         fs::rename(&log, at("mail.log.1")).unwrap();
         fs::write(&log, "five\n").unwrap();
         assert_eq!(rest(&state, &log).0, ["three\n", "four\n", "five\n"]);
+
+        // Read just after it was rotated, when the new one is still empty: the place is kept.
+        fs::write(&log, "").unwrap();
+        let mut state = state;
+        state.note(&log, b"", 0);
+        assert_eq!(rest(&state, &log).0, ["three\n", "four\n", ""]);
+        fs::write(&log, "five\n").unwrap();
 
         // Gone altogether: that is said.
         fs::remove_file(at("mail.log.2.gz")).unwrap();

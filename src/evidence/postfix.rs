@@ -3,15 +3,21 @@
 //! Pure, and bounded in memory. A `message-id=` line alone proves nothing: cleanup writes it for mail that is then refused, too.
 //! Acceptance is the queue manager's `(queue active)` for the same queue id.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::follow::{Clock, Found, Open, found, id_of};
 use crate::domain::evidence::Proof;
+use crate::domain::ids::NotificationId;
 
 /// Follows queue ids through a log.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Follower {
     open: Open,
+    /// What came in, and was neither seen to be accepted nor to be rejected: on hold, in quarantine, or cut off.
+    #[serde(skip)]
+    pub undecided: HashSet<NotificationId>,
 }
 
 impl Follower {
@@ -29,6 +35,7 @@ impl Follower {
             self.open.forget(line.queue_id);
             let id = id_of(message_id.strip_prefix('<')?.strip_suffix('>')?, domain)?;
             self.open.follow(line.queue_id, id, false);
+            self.undecided.insert(id);
             return None;
         }
         if line.rest == "removed" && line.service == "qmgr" {
@@ -42,7 +49,12 @@ impl Follower {
                 return None;
             }
             followed.accepted = true;
+            self.undecided.remove(&followed.id);
             return found(*followed, line.queue_id, at, Proof::Accepted, "queue active");
+        }
+        if ["reject: ", "milter-reject: "].iter().any(|word| line.rest.starts_with(word)) && !followed.accepted {
+            self.undecided.remove(&followed.id);
+            return None;
         }
         let status = line.rest.split(", status=").nth(1)?;
         let proof = match (status.split([' ', '(']).next()?, line.service) {
@@ -130,6 +142,27 @@ mod tests {
         assert_eq!(proofs(&[&mine("4F1AB2C3D4"), &other, &active]), [], "the queue id was used again");
         let forged = line("cleanup", &format!("4F1AB2C3D4: message-id=<{ID}@mail.example.org.evil.example>"));
         assert_eq!(proofs(&[&forged, &active]), []);
+    }
+
+    #[test]
+    fn what_came_in_and_was_neither_accepted_nor_rejected_is_known_to_be_undecided() {
+        let id: NotificationId = ID.parse().unwrap();
+        let undecided = |lines: &[String]| {
+            let mut follower = follower();
+            lines.iter().for_each(|line| drop(follower.read(line)));
+            follower.0.undecided.contains(&id)
+        };
+        let active = line("qmgr", "4F1AB: from=<x>, size=1, nrcpt=1 (queue active)");
+        assert!(undecided(&[mine("4F1AB")]));
+        assert!(undecided(&[mine("4F1AB"), line("cleanup", "4F1AB: hold: header Subject: x from h[1.2.3.4]")]));
+        assert!(!undecided(&[mine("4F1AB"), active]));
+        for rejected in ["reject: body x from h", "milter-reject: END-OF-MESSAGE from h[1.2.3.4]: 5.7.1 no"] {
+            assert!(!undecided(&[mine("4F1AB"), line("cleanup", &format!("4F1AB: {rejected}"))]), "{rejected}");
+        }
+        let mut follower = follower();
+        follower.read(&mine("4F1AB"));
+        let nul = follower.read(&line("smtp", "4F1AB: to=<x>, status=bounced (a\0b)")).unwrap();
+        assert_eq!(nul.words, "bounced (a?b)", "a NUL cannot be stored");
     }
 
     #[test]

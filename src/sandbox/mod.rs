@@ -1,6 +1,7 @@
 //! Real parts for the demo and the tests: a private PostgreSQL cluster, a scriptable SMTP server,
 //! and what stands or breaks between them and the program.
 
+pub mod browser;
 pub mod cluster;
 pub mod demo;
 pub mod dovecot;

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use sqlx::postgres::PgConnection;
 use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
 /// What to look for; what is `None` does not matter.
@@ -69,4 +70,65 @@ pub async fn decisions(conn: &mut PgConnection, filter: &Filter, limit: u32) -> 
     )
     .fetch_all(conn)
     .await
+}
+
+/// What is told of a decision, by its heading.
+pub const COLUMNS: [&str; 8] = ["number", "when", "who", "what", "about", "before", "after", "why"];
+
+impl Decision {
+    /// What stands in each of [`COLUMNS`].
+    #[must_use]
+    pub fn cells(&self) -> Vec<String> {
+        let about = match (self.notification_id, self.replay_id, &self.subject) {
+            (Some(id), _, _) => id.to_string(),
+            (None, Some(id), _) => format!("replay {id}"),
+            (None, None, subject) => subject.clone().unwrap_or_default(),
+        };
+        let state = |snapshot: &Option<serde_json::Value>| {
+            let state = snapshot.as_ref().and_then(|snapshot| snapshot["state"].as_str());
+            state.unwrap_or_default().to_owned()
+        };
+        let when = self.decided_at.replace_nanosecond(0).unwrap_or(self.decided_at);
+        vec![
+            self.id.to_string(),
+            when.format(&Rfc3339).unwrap_or_default(),
+            self.decided_by.clone(),
+            self.action.clone(),
+            about,
+            state(&self.before),
+            state(&self.after),
+            self.reason.clone(),
+        ]
+    }
+}
+
+/// Decisions for a spreadsheet (RFC 4180), with a heading.
+#[must_use]
+pub fn csv(decisions: &[Decision]) -> String {
+    let heading = record(COLUMNS.iter().copied());
+    let rows = decisions.iter().map(|decision| record(decision.cells().iter().map(String::as_str)));
+    std::iter::once(heading).chain(rows).collect()
+}
+
+/// A record. A cell that a spreadsheet would take for a formula is made a text.
+fn record<'c>(cells: impl Iterator<Item = &'c str>) -> String {
+    let cells: Vec<String> = cells
+        .map(|cell| {
+            let formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
+            let cell = if formula { format!("'{cell}") } else { cell.to_owned() };
+            if cell.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell }
+        })
+        .collect();
+    format!("{}\r\n", cells.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_quoted_where_they_must_be_and_are_no_formulas() {
+        let told = record(["plain", "a \"b\", c", "=1+1", "two\nlines", ""].into_iter());
+        assert_eq!(told, "plain,\"a \"\"b\"\", c\",'=1+1,\"two\nlines\",\r\n");
+    }
 }

@@ -86,6 +86,7 @@ struct Row {
     in_doubt: bool,
     expired: bool,
     erased: bool,
+    contradiction: bool,
     snapshot: Value,
 }
 
@@ -131,14 +132,15 @@ pub async fn resolve(
         }
         Resolution::Resend { .. } => {
             // It may wait, and begin outside every window: whoever decides it is told now.
-            let known_to_be_out = matches!(row.state, State::Sent | State::Bounced);
+            let known_to_be_out =
+                matches!(row.state, State::Sent | State::Bounced) || (row.state == State::Failed && row.contradiction);
             let twice = known_to_be_out || row.in_doubt;
             sqlx::query!(
                 r#"
                 update outboxd.delivery
                 set state = 'pending', changed_at = now(), reason = null, due_at = now(), ready = true, renewed_at = now(),
                     tries = 0, suspicions = 0, lost_claims = 0, resend_at = null, resend_until = null, closes_at = null,
-                    resend_decided = doubt_since is not null, duplicate_possible = duplicate_possible or $2,
+                    resend_decided = doubt_since is not null, replay_id = null, duplicate_possible = duplicate_possible or $2,
                     sent_again_after = case when $3 then attempts else sent_again_after end,
                     proven_attempt = case when $3 then null else proven_attempt end
                 where notification_id = $1
@@ -173,7 +175,7 @@ pub async fn cancel(conn: &mut PgConnection, id: NotificationId, decider: &Decid
     sqlx::query!(
         "update outboxd.delivery
          set state = 'cancelled', changed_at = now(), reason = null, due_at = null, ready = false, resend_at = null,
-             closes_at = null, resend_decided = false
+             closes_at = null, resend_decided = false, replay_id = null
          where notification_id = $1",
         id.0,
     )
@@ -233,7 +235,7 @@ async fn lock(tx: &mut PgConnection, id: NotificationId) -> Result<Option<Row>, 
     let row = sqlx::query!(
         r#"
         select d.state, d.doubt_since is not null as "in_doubt!",
-            coalesce(d.expires_at <= now(), false) as "expired!", o.erased_at is not null as "erased!",
+            coalesce(d.expires_at <= now(), false) as "expired!", o.erased_at is not null as "erased!", d.contradiction,
             jsonb_build_object('state', d.state, 'reason', d.reason, 'doubt_since', d.doubt_since, 'attempts', d.attempts,
                 'tries', d.tries, 'duplicate_possible', d.duplicate_possible) as "snapshot!"
         from outboxd.delivery d
@@ -247,7 +249,14 @@ async fn lock(tx: &mut PgConnection, id: NotificationId) -> Result<Option<Row>, 
     .await?;
     let Some(row) = row else { return Ok(None) };
     let state = row.state.parse().map_err(|_| StoreError::Unknown { what: format!("state `{}`", row.state) })?;
-    Ok(Some(Row { state, in_doubt: row.in_doubt, expired: row.expired, erased: row.erased, snapshot: row.snapshot }))
+    Ok(Some(Row {
+        state,
+        in_doubt: row.in_doubt,
+        expired: row.expired,
+        erased: row.erased,
+        contradiction: row.contradiction,
+        snapshot: row.snapshot,
+    }))
 }
 
 /// Puts the decision on record beside what it did.

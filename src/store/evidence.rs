@@ -226,6 +226,19 @@ async fn record_in(tx: &mut PgConnection, evidence: &NewEvidence) -> Weighed<Rec
     if !lock(tx, evidence.id).await? || !is_of(tx, evidence).await? {
         return Ok(Ok(Recorded::UnknownNotification));
     }
+    if evidence.attempt.is_none() {
+        // The same piece again, however many attempts there have been since.
+        if let Some(state) = known_already(tx, evidence).await? {
+            return Ok(state
+                .parse()
+                .map(Recorded::AlreadyKnown)
+                .map_err(|_| StoreError::Unknown { what: format!("state `{state}`") }));
+        }
+        // That something was not accepted lets it be sent again: which attempt is meant is never guessed.
+        if evidence.proof == Proof::NotAccepted {
+            return Ok(Ok(Recorded::NoAttempt));
+        }
+    }
     let Some(number) = attempt_of(tx, evidence).await? else { return Ok(Ok(Recorded::NoAttempt)) };
     let added = sqlx::query!(
         r#"
@@ -261,6 +274,25 @@ async fn record_in(tx: &mut PgConnection, evidence: &NewEvidence) -> Weighed<Rec
     Ok(Ok(Recorded::New { before: known.state, after, contradiction: consequence.contradiction }))
 }
 
+/// The notification's state, where this very piece is on record about whichever attempt.
+async fn known_already(tx: &mut PgConnection, evidence: &NewEvidence) -> Result<Option<String>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"
+        select d.state from outboxd.delivery d
+        where d.notification_id = $1 and exists (
+            select from outboxd.evidence e
+            where e.notification_id = $1 and e.kind = $2 and e.source = $3 and e.reference = $4 and e.proves = $5)
+        "#,
+        evidence.id.0,
+        evidence.kind.as_str(),
+        evidence.source,
+        evidence.reference,
+        evidence.proof.as_str(),
+    )
+    .fetch_optional(tx)
+    .await
+}
+
 /// The attempt that a piece of evidence is about: the one that it names; else, of those with its provider that have begun, the
 /// last one that had begun when it happened, or the last of all.
 async fn attempt_of(tx: &mut PgConnection, evidence: &NewEvidence) -> Result<Option<i32>, sqlx::Error> {
@@ -269,6 +301,8 @@ async fn attempt_of(tx: &mut PgConnection, evidence: &NewEvidence) -> Result<Opt
         select a.number from outboxd.attempt a
         where a.notification_id = $1
           and case when $2::integer is not null then a.number = $2
+                       -- What still runs may yet be accepted, and what never began cannot have been.
+                       and case when $6 then a.ended_at is not null else a.begun_at is not null end
                    else a.begun_at is not null and ($3::text is null or a.provider = $3) end
         order by coalesce(a.begun_at <= $4::timestamptz + make_interval(secs => $5), false) desc, a.number desc
         limit 1
@@ -278,6 +312,7 @@ async fn attempt_of(tx: &mut PgConnection, evidence: &NewEvidence) -> Result<Opt
         evidence.provider,
         evidence.happened_at,
         CLOCK_SLACK_SECONDS,
+        evidence.proof == Proof::NotAccepted,
     )
     .fetch_optional(tx)
     .await

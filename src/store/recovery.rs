@@ -58,7 +58,8 @@ impl Line {
                          then now() + make_interval(secs => $3) end,
                     case when v.state = 'uncertain' then v.doubt_until end,
                     d.duplicate_possible
-                        or (d.state = 'transmitting' and d.doubt_since is not null and ended.dedup_window is null),
+                        or (d.state = 'transmitting' and d.doubt_since is not null
+                            and (ended.dedup_window is null or ended.begun_at > d.doubt_since + ended.dedup_window)),
                     d.resend_decided and v.state = 'pending',
                     case when v.state = 'pending' then d.replay_id end
                 from (
@@ -152,7 +153,7 @@ impl Line {
                 for update skip locked
             )
             update outboxd.delivery d
-            set state = 'uncertain', changed_at = now(), due_at = null, ready = false, closes_at = d.doubt_until
+            set state = 'uncertain', changed_at = now(), due_at = null, ready = false, closes_at = d.doubt_until, replay_id = null
             from late
             where d.notification_id = late.notification_id
             "#,
@@ -210,7 +211,7 @@ impl Line {
             set state = case when d.doubt_since is null then 'failed' else 'uncertain' end,
                 reason = case when d.doubt_since is null then 'expired' end,
                 closes_at = d.doubt_until,
-                changed_at = now(), due_at = null, ready = false, resend_decided = false
+                changed_at = now(), due_at = null, ready = false, resend_decided = false, replay_id = null
             from over
             where d.notification_id = over.notification_id
             "#,

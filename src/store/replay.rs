@@ -13,7 +13,7 @@ use super::search::{Filter, filtered};
 
 mod report;
 
-pub use report::{Class, Replay, Report, Sample, list, report, samples};
+pub use report::{Class, Replay, Report, Sample, list, moving, report, samples, scopes};
 
 /// What became of a change to a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -233,14 +233,18 @@ pub async fn step(conn: &mut PgConnection, id: Uuid, above: Uuid, limit: u32) ->
                 tries = 0, suspicions = 0, lost_claims = 0, resend_at = null, closes_at = null, replay_id = $1,
                 resend_until = case when judged.verdict = 'within_window' then d.resend_until end,
                 resend_decided = judged.verdict = 'risky' and d.doubt_since is not null,
-                duplicate_possible = d.duplicate_possible or judged.verdict = 'risky'
+                duplicate_possible = d.duplicate_possible or judged.verdict = 'risky',
+                -- Of what failed although something was accepted, that says nothing new: else it would be *sent* unsent.
+                sent_again_after = case when judged.verdict = 'risky' and d.state = 'failed' then d.attempts else d.sent_again_after end,
+                proven_attempt = case when judged.verdict = 'risky' and d.state = 'failed' then null else d.proven_attempt end
             from judged
             where d.notification_id = judged.notification_id and judged.outcome = 'replayed'
         ),
         done as (
             update outboxd.replay_item i set done_at = now(), outcome = judged.outcome
             from judged
-            where i.replay_id = $1 and i.notification_id = judged.notification_id
+            -- What another process has done meanwhile stays as it put it down.
+            where i.replay_id = $1 and i.notification_id = judged.notification_id and i.done_at is null
             returning i.outcome
         )
         select exists (select from running) as "running!", (select max(notification_id::text)::uuid from open) as last,

@@ -120,7 +120,7 @@ impl Line {
                         case when v.state = 'uncertain' then v.doubt_until end,
                         d.duplicate_possible
                             or (d.doubt_since is not null and ended.outcome in ('sent', 'uncertain')
-                                and ended.dedup_window is null),
+                                and (ended.dedup_window is null or ended.begun_at > d.doubt_since + ended.dedup_window)),
                         -- A decision is for one sending: it is used up by whatever may have been one.
                         d.resend_decided and v.state = 'pending',
                         case when v.state = 'pending' then d.replay_id end

@@ -5,7 +5,12 @@ use sqlx::postgres::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::domain::content::RawContent;
 use crate::domain::ids::NotificationId;
+
+mod timeline;
+
+pub use timeline::{Event, Kind};
 
 /// Everything on record about one notification.
 #[derive(Debug, Clone, Serialize)]
@@ -267,4 +272,37 @@ pub async fn of_operation(
     )
     .fetch_optional(conn)
     .await
+}
+
+/// What a notification says, as it was promised; `None` where there is no such notification, or its content was erased.
+///
+/// # Errors
+/// When the database cannot be read.
+pub async fn content(conn: &mut PgConnection, id: NotificationId) -> Result<Option<RawContent>, sqlx::Error> {
+    let row = sqlx::query!(
+        r#"
+        select created_at, sender, sender_name, recipient, recipient_name, reply_to, subject, body_text, body_html, headers,
+            attachments, list_unsubscribe, list_unsubscribe_post
+        from outboxd.outbox where id = $1 and erased_at is null
+        "#,
+        id.0
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(row.map(|row| RawContent {
+        id,
+        created_at: row.created_at,
+        sender: row.sender,
+        sender_name: row.sender_name,
+        recipient: row.recipient,
+        recipient_name: row.recipient_name,
+        reply_to: row.reply_to,
+        subject: row.subject,
+        body_text: row.body_text,
+        body_html: row.body_html,
+        headers: row.headers,
+        attachments: row.attachments,
+        list_unsubscribe: row.list_unsubscribe,
+        list_unsubscribe_post: row.list_unsubscribe_post,
+    }))
 }

@@ -145,7 +145,8 @@ pub(super) async fn apply(
             resend_decided = d.resend_decided and not $3 and $2 in ('pending', 'claimed', 'transmitting'),
             duplicate_possible = d.duplicate_possible or $4,
             contradiction = d.contradiction or $5,
-            weigh_again = $2 = 'transmitting'
+            weigh_again = $2 = 'transmitting',
+            replay_id = case when $2 in ('pending', 'claimed', 'transmitting') then d.replay_id end
         where d.notification_id = $1
         "#,
         id.0,

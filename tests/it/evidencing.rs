@@ -4,6 +4,7 @@ use outboxd::domain::evidence::{Kind, Proof};
 use outboxd::domain::ids::NotificationId;
 use outboxd::domain::outcome::{Outcome, Phase};
 use outboxd::domain::policy::Next;
+use outboxd::domain::state::State;
 use outboxd::store::Line;
 use outboxd::store::evidence::{NewEvidence, Recorded};
 use outboxd::store::settle::Settlement;
@@ -186,16 +187,20 @@ async fn what_comes_while_it_is_transmitted_is_weighed_again_when_that_is_over()
     line.record_evidence(&evidence(bounced, Some(1), Proof::Bounced, true, "dsn")).await.unwrap();
     assert_eq!(db.state(bounced).await, "transmitting");
     line.settle(&[Settlement::new(claimed, verdict(Outcome::Sent, Phase::EndOfData), Next::Sent)], LONG).await.unwrap();
-    // A refusal by the log, before the lease of a dead worker ends.
+    // Acceptance by the log, before the lease of a dead worker ends. (Of a refusal nothing is taken before then.)
     let lost = db.claimed(&mut line, &holding()).await;
     line.begin(&[(lost.id(), lost.fence())]).await.unwrap();
-    line.record_evidence(&evidence(lost.id(), Some(1), Proof::NotAccepted, false, "log")).await.unwrap();
+    let refused = evidence(lost.id(), Some(1), Proof::NotAccepted, false, "log");
+    assert_eq!(line.record_evidence(&refused).await.unwrap(), Recorded::NoAttempt);
+    line.record_evidence(&evidence(lost.id(), Some(1), Proof::Inconclusive, false, "log")).await.unwrap();
     db.age(lost.id(), "2 hours").await;
     line.sweep_leases(10, std::time::Duration::ZERO).await.unwrap();
     assert_eq!((db.state(bounced).await.as_str(), db.state(lost.id()).await.as_str()), ("sent", "uncertain"));
     assert_eq!(line.weigh_again().await.unwrap(), 2);
-    assert_eq!((db.state(bounced).await.as_str(), db.state(lost.id()).await.as_str()), ("bounced", "pending"));
+    assert_eq!((db.state(bounced).await.as_str(), db.state(lost.id()).await.as_str()), ("bounced", "uncertain"));
     assert_eq!(line.weigh_again().await.unwrap(), 0);
+    line.record_evidence(&refused).await.unwrap();
+    assert_eq!(db.state(lost.id()).await, "pending");
 }
 
 #[tokio::test]
@@ -236,4 +241,40 @@ async fn what_evidence_puts_back_is_sent_no_more_often_than_its_tries_allow() {
     let story = db.story(id).await;
     assert_eq!((story.notification.reason.as_deref(), story.notification.tries), (Some("exhausted"), 3), "{story:#?}");
     assert_eq!(story.attempts.iter().filter(|attempt| attempt.begun_at.is_some()).count(), 3);
+}
+
+#[tokio::test]
+async fn a_piece_that_is_sent_again_stays_with_its_attempt_and_non_acceptance_is_never_guessed() {
+    let db = TestDb::new().await;
+    let mut line = db.line();
+    let id = in_doubt(&db, &mut line, 1).await;
+    let seen = |attempt, reference: &str| evidence(id, attempt, Proof::NotAccepted, false, reference);
+    assert_eq!(line.record_evidence(&seen(None, "r1")).await.unwrap(), Recorded::NoAttempt, "which one?");
+    let first = line.record_evidence(&seen(Some(1), "r1")).await.unwrap();
+    assert!(matches!(first, Recorded::New { after: State::Pending, .. }), "{first:?}");
+    // The next attempt runs, and the answer to the first was lost: the same again is the same.
+    let claimed = crate::harness::rows::ready(&mut line, &holding(), 1).await.remove(0);
+    line.begin(&[(id, claimed.fence())]).await.unwrap();
+    for again in [seen(Some(1), "r1"), seen(None, "r1")] {
+        let again = line.record_evidence(&again).await.unwrap();
+        assert_eq!(again, Recorded::AlreadyKnown(State::Transmitting));
+    }
+    assert_eq!(
+        line.record_evidence(&seen(Some(2), "r2")).await.unwrap(),
+        Recorded::NoAttempt,
+        "it may yet be accepted"
+    );
+    let doubt =
+        Settlement::new(claimed, verdict(Outcome::Uncertain, Phase::EndOfData), Next::Doubt { resend_after: None });
+    line.settle(&[doubt], 96 * LONG).await.unwrap();
+    line.weigh_again().await.unwrap();
+    assert_eq!(db.state(id).await, "uncertain", "nothing was said of the second attempt");
+    // Nor does acceptance of the first, read again, say anything of one that was made on purpose since.
+    let accepted = |attempt| evidence(id, attempt, Proof::Accepted, false, "4F1");
+    assert!(matches!(
+        line.record_evidence(&accepted(Some(2))).await.unwrap(),
+        Recorded::New { after: State::Sent, .. }
+    ));
+    assert_eq!(line.record_evidence(&accepted(None)).await.unwrap(), Recorded::AlreadyKnown(State::Sent));
+    assert_eq!(db.story(id).await.evidence.len(), 2);
 }

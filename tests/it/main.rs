@@ -11,6 +11,7 @@ mod api;
 mod bounces;
 mod claims;
 mod commands;
+mod console;
 mod crashes;
 mod daemon;
 mod demo;

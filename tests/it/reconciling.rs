@@ -116,6 +116,13 @@ async fn what_postfix_took_and_what_it_did_not_is_told_by_its_log() {
         (&0.into(), &serde_json::json!({})),
         "the same log again changes nothing: {again}"
     );
+    // What Postfix had begun to read and never queued stays in doubt, as it would on hold: a person looks, and says so.
+    for id in crate::crashes::ids(&db, "uncertain").await {
+        assert!(!mailbox(&postfix).contains_key(&id), "{id}");
+        let args = ["resolve", &id, "--not-sent", "--reason", "not in the queue"];
+        let mut resolve = Proc::start(&args, &api_config(&db).text());
+        assert_eq!(resolve.ended().await.code(), Some(0), "{}", resolve.log());
+    }
     assert_eq!(count(&db, "'uncertain', 'unresolved'").await, 0, "{first}");
     let not_accepted = count(&db, "'pending'").await;
     say(&format!("drill: {uncertain} uncertain, of which {not_accepted} had not been accepted; {first}"));

@@ -119,15 +119,14 @@ async fn a_plan_tells_what_would_happen_by_class_and_changes_nothing() {
     assert_eq!(
         classes(&told),
         [
-            ("safe".to_owned(), 1),
+            ("safe".to_owned(), 2),
             ("within_window".to_owned(), 1),
             ("risky".to_owned(), 4),
             ("not_possible erased".to_owned(), 1),
             ("not_possible expired".to_owned(), 1),
-            ("not_possible invalid".to_owned(), 1),
         ]
     );
-    assert_eq!(told["would_replay"], 2);
+    assert_eq!(told["would_replay"], 3);
     let sample = &told["samples"].as_array().unwrap()[0];
     assert_eq!((&sample["class"], &sample["notification_id"]), (&"safe".into(), &safe.to_string().into()));
     let after: Vec<String> =
@@ -135,23 +134,24 @@ async fn a_plan_tells_what_would_happen_by_class_and_changes_nothing() {
     assert_eq!(before, after, "a plan changes nothing");
 
     let (_, risky) = plan(&db, &["--include-risky"]).await;
-    assert_eq!(risky["would_replay"], 6);
+    assert_eq!(risky["would_replay"], 7);
     for (filter, rows) in [
-        (["--account", "acme"], 2),
+        (["--account", "acme"], 3),
         (["--account", "other"], 0),
         (["--failed", "refused"], 1),
         (["--failed", "exhausted"], 0),
         (["--outcome", "uncertain"], 1),
-        (["--phase", "rcpt"], 1),
+        (["--phase", "rcpt"], 2),
+        (["--failed", "invalid"], 1),
         (["--until", "1h"], 0),
-        (["--since", "1h"], 2),
+        (["--since", "1h"], 3),
     ] {
         assert_eq!(plan(&db, &filter).await.1["would_replay"], rows, "{filter:?}");
     }
     let (code, shown) = command(&db, &["show", &id]).await;
     assert_eq!((code, &shown["replay"]["state"]), (Some(0), &"planned".into()));
     let (_, listed) = command(&db, &["list"]).await;
-    assert_eq!(listed.as_array().unwrap().len(), 10);
+    assert_eq!(listed.as_array().unwrap().len(), 11);
 }
 
 #[tokio::test]
@@ -475,4 +475,86 @@ async fn an_outage_is_replayed_without_a_loss_or_a_duplicate() {
         "drill: {rows} rows, {failed} refused, {uncertain} answers lost; replayed {replayed}, killed twice; mailbox {}, 0 twice, 0 lost",
         mailbox.count()
     ));
+}
+
+#[tokio::test]
+async fn what_failed_against_the_evidence_is_sent_again_by_decision_and_not_called_sent_without_it() {
+    let db = TestDb::new().await;
+    let mut line = db.line();
+    for by_plan in [true, false] {
+        let id = failed(&db).await;
+        db.sql(&format!(
+            "update outboxd.attempt set begun_at = claimed_at where notification_id = '{id}';
+             insert into outboxd.evidence (notification_id, attempt_number, kind, proves, source, recorded_by)
+             values ('{id}', 1, 'provider_event', 'accepted', 'test', 'test');
+             update outboxd.delivery set contradiction = true where notification_id = '{id}'"
+        ))
+        .await
+        .unwrap();
+        if by_plan {
+            let (replay, told) = plan(&db, &["--include-risky"]).await;
+            assert_eq!(classes(&told), [("risky".to_owned(), 1)]);
+            assert_eq!(run(&db, &replay, &[]).await.1["items"], json!({ "replayed": 1 }));
+        } else {
+            let args = ["resolve", &id.to_string(), "--resend", "--reason", "harmless"];
+            let mut resolve = Proc::start(&args, &api_config(&db).text());
+            assert_eq!(resolve.ended().await.code(), Some(0), "{}", resolve.log());
+        }
+        let claimed = ready(&mut line, &claim(), 1).await.remove(0);
+        let retry = Next::Retry { delay: Duration::from_secs(3_600), counted: false, suspected: false };
+        line.settle(&[Settlement::new(claimed, verdict(Outcome::NotSent, Phase::Connect), retry)], 96 * LONG)
+            .await
+            .unwrap();
+        let story = db.story(id).await;
+        assert_eq!((story.notification.state.as_str(), story.notification.duplicate_possible), ("pending", true));
+        db.sql(&format!("update outboxd.delivery set state = 'cancelled', due_at = null, ready = false where notification_id = '{id}'"))
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_dedup_window_that_is_over_is_not_within_although_duplicates_are_accepted_for_longer() {
+    let db = TestDb::new().await;
+    let mut accepting = claim();
+    accepting.dedup_window = Some(Duration::from_secs(600));
+    accepting.terms.resend_room = Some(23 * LONG);
+    let id = ended(&db, &accepting, Outcome::Uncertain, Next::Doubt { resend_after: Some(LONG) }).await;
+    assert_eq!(
+        classes(&plan(&db, &[]).await.1),
+        [("risky".to_owned(), 1)],
+        "the hour of margin does not fit into ten minutes"
+    );
+    db.sql("update outboxd.attempt set dedup_window = interval '2 hours'").await.unwrap();
+    assert_eq!(classes(&plan(&db, &[]).await.1), [("within_window".to_owned(), 1)]);
+    db.age(id, "90 minutes").await;
+    assert_eq!(classes(&plan(&db, &[]).await.1), [("risky".to_owned(), 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_processes_on_one_replay_keep_each_others_record() {
+    let db = TestDb::new().await;
+    enqueue_many(&db, 3_000).await;
+    db.sql("update outboxd.delivery set state = 'failed', reason = 'refused', due_at = null, ready = false")
+        .await
+        .unwrap();
+    let (id, _) = plan(&db, &[]).await;
+    let id: uuid::Uuid = id.parse().unwrap();
+    let decider = outboxd::store::decide::Decider { who: "ada", reason: "go" };
+    outboxd::store::replay::start(&mut db.pool.acquire().await.unwrap(), id, 1_000.0, &decider).await.unwrap();
+    let runners = (0..2).map(|_| {
+        let pool = db.pool.clone();
+        tokio::spawn(async move {
+            let (mut conn, mut above) = (pool.acquire().await.unwrap(), uuid::Uuid::nil());
+            while let Some(last) = outboxd::store::replay::step(&mut conn, id, above, 20).await.unwrap().last {
+                above = last;
+            }
+        })
+    });
+    for runner in runners.collect::<Vec<_>>() {
+        runner.await.unwrap();
+    }
+    let report = outboxd::store::replay::report(&mut db.pool.acquire().await.unwrap(), id).await.unwrap().unwrap();
+    assert_eq!(report.items.get("changed"), None, "{:?}", report.items);
+    assert_eq!(report.items["replayed"], count(&db, "pending").await);
 }

@@ -2,7 +2,9 @@
 //! and not over the event: only a fresh one is believed, and TLS in front of the API is not optional.
 
 use ring::hmac;
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use time::OffsetDateTime;
 
 use super::{Event, ID_KEY, Refused, first_id, fresh, json, text, unix_time};
@@ -28,24 +30,44 @@ impl Mailgun {
     }
 
     pub(super) fn read(&self, body: &[u8], now: OffsetDateTime) -> Result<Vec<Event>, Refused> {
-        let body = json(body)?;
-        let time = match body.pointer("/signature/timestamp") {
-            Some(Value::String(text)) => text.clone(),
-            Some(Value::Number(number)) => number.to_string(),
-            _ => return Err(Refused::Forged("it is not signed")),
-        };
-        let signed = format!("{time}{}", text(&body, "/signature/token"));
+        let request: Request<'_> =
+            serde_json::from_slice(body).map_err(|_| Refused::Malformed("the body is not of Mailgun's form"))?;
+        let Some(signature) = request.signature else { return Err(Refused::Forged("it is not signed")) };
+        let time = signature.timestamp.get().trim_matches('"');
+        let signed = format!("{time}{}", signature.token);
         // An event of a subaccount is signed by its own key and by the account's.
-        let genuine = ["/signature/signature", "/signature/parent-signature"].into_iter().any(|signature| {
-            hex(text(&body, signature)).is_some_and(|tag| hmac::verify(&self.key, signed.as_bytes(), &tag).is_ok())
+        let genuine = [Some(signature.signature), signature.parent_signature].into_iter().flatten().any(|signature| {
+            hex(&signature).is_some_and(|tag| hmac::verify(&self.key, signed.as_bytes(), &tag).is_ok())
         });
         if !genuine {
             return Err(Refused::Forged("the signature is not by this key"));
         }
-        fresh(unix_time(Some(&Value::String(time))), now)?;
-        let data = body.get("event-data").ok_or(Refused::Malformed("the body has no event-data"))?;
-        Ok(vec![event(data)])
+        fresh(unix_time(Some(&Value::String(time.to_owned()))), now)?;
+        let data = request.event_data.ok_or(Refused::Malformed("the body has no event-data"))?;
+        Ok(vec![event(&json(data.get().as_bytes())?)])
     }
+}
+
+/// A request, of which nothing but the signature is read before that is found to be right.
+#[derive(Deserialize)]
+struct Request<'r> {
+    #[serde(borrow)]
+    signature: Option<Signature<'r>>,
+    #[serde(borrow, rename = "event-data")]
+    event_data: Option<&'r RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Signature<'r> {
+    /// A text or a number.
+    #[serde(borrow)]
+    timestamp: &'r RawValue,
+    #[serde(default)]
+    token: String,
+    #[serde(default)]
+    signature: String,
+    #[serde(rename = "parent-signature")]
+    parent_signature: Option<String>,
 }
 
 fn event(data: &Value) -> Event {

@@ -6,7 +6,7 @@ use ring::hmac;
 use serde_json::Value;
 use time::OffsetDateTime;
 
-use super::{Event, Header, ID_KEY, Refused, first_id, fresh, json, text, timestamp, unix_time};
+use super::{Event, Header, ID_KEY, Refused, first_id, fresh, id_header, json, text, timestamp, unix_time};
 use crate::domain::evidence::Proof;
 
 /// The signing secret of one endpoint.
@@ -61,7 +61,7 @@ fn event(event: &Value, reference: String) -> Event {
     // Tags are an object in events and a list in requests; both are read.
     let listed = |pointer: &str| event.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
     let tags = listed("/data/tags").filter(|tag| text(tag, "/name") == ID_KEY).map(|tag| text(tag, "/value"));
-    let headers = listed("/data/headers").map(|header| text(header, "/value"));
+    let headers = listed("/data/headers").filter_map(id_header);
     let tag = text(event, &format!("/data/tags/{ID_KEY}"));
     Event {
         id: first_id([tag, text(event, "/data/message_id")].into_iter().chain(tags).chain(headers)),

@@ -241,26 +241,35 @@ mod ses {
             let body = serde_json::json!({ "TopicArn": TOPIC, "SigningCertURL": url }).to_string();
             Ses::new(TOPIC, None).certificate_url(body.as_bytes()).ok().flatten()
         };
-        for good in ["https://sns.us-east-1.amazonaws.com/a.pem", "https://sns.cn-north-1.amazonaws.com.cn/a.pem"] {
-            assert_eq!(asked(good).as_deref(), Some(good));
-        }
+        let good = "https://sns.us-east-1.amazonaws.com/SimpleNotificationService-f3ecfb72.pem";
+        assert_eq!(asked(good).as_deref(), Some(good));
+        let china = "arn:aws-cn:sns:cn-north-1:1:T";
+        let body = serde_json::json!({ "TopicArn": china,
+            "SigningCertURL": "https://sns.cn-north-1.amazonaws.com.cn/SimpleNotificationService-1.pem" });
+        assert!(Ses::new(china, None).certificate_url(body.to_string().as_bytes()).is_ok());
         for bad in [
-            "http://sns.us-east-1.amazonaws.com/a.pem",
-            "https://sns.us-east-1.amazonaws.com.evil.example/a.pem",
-            "https://evil.example/sns.us-east-1.amazonaws.com/a.pem",
-            "https://sns.evil.example#.amazonaws.com/a.pem",
-            "https://sns.@evil.example/.amazonaws.com/a.pem",
-            "https://sns.x:443@evil.amazonaws.com/a.pem",
-            "https://sns.us-east-1.amazonaws.com/a.pem?x",
-            "https://sns..amazonaws.com/a.pem",
-            "https://sns.a.b.amazonaws.com/a.pem",
-            "https://sns.us-east-1.amazonaws.com/a",
+            "http://sns.us-east-1.amazonaws.com/SimpleNotificationService-1.pem",
+            "https://sns.us-east-1.amazonaws.com.evil.example/SimpleNotificationService-1.pem",
+            "https://evil.example/sns.us-east-1.amazonaws.com/SimpleNotificationService-1.pem",
+            "https://sns.evil.example#.amazonaws.com/SimpleNotificationService-1.pem",
+            "https://sns.@evil.example/.amazonaws.com/SimpleNotificationService-1.pem",
+            "https://sns.x:443@evil.amazonaws.com/SimpleNotificationService-1.pem",
+            "https://sns.us-east-1.amazonaws.com/SimpleNotificationService-1.pem?x",
+            "https://sns.s3.amazonaws.com/SimpleNotificationService-1.pem",
+            "https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-1.pem",
+            "https://sns.us-east-1.amazonaws.com/x/../SimpleNotificationService-1.pem",
+            "https://sns..amazonaws.com/SimpleNotificationService-1.pem",
+            "https://sns.a.b.amazonaws.com/SimpleNotificationService-1.pem",
+            "https://sns.us-east-1.amazonaws.com/SimpleNotificationService-1",
             "",
         ] {
             assert_eq!(asked(bad), None, "{bad}");
         }
-        let other = serde_json::json!({ "TopicArn": "x", "SigningCertURL": "https://sns.us-east-1.amazonaws.com/a.pem" });
-        assert!(Ses::new(TOPIC, None).certificate_url(other.to_string().as_bytes()).is_err(), "nothing is fetched for another topic");
+        let other = serde_json::json!({ "TopicArn": "x", "SigningCertURL": "https://sns.us-east-1.amazonaws.com/SimpleNotificationService-1.pem" });
+        assert!(
+            Ses::new(TOPIC, None).certificate_url(other.to_string().as_bytes()).is_err(),
+            "nothing is fetched for another topic"
+        );
         assert!(PublicKey::of_certificate(b"-----BEGIN CERTIFICATE-----", OffsetDateTime::now_utc()).is_none());
         assert!(PublicKey::of_certificate(CERTIFICATE, at(0)).is_none(), "not valid yet");
     }

@@ -22,9 +22,6 @@ use crate::evidence::events::ses::PublicKey;
 use crate::evidence::events::{Event, Heard, Refused, Source};
 use crate::store::evidence::{NewEvidence, Recorded};
 
-/// The largest body, in octets: providers send some hundred events at once, of a kilobyte each.
-const BODY_MAX_OCTETS: u64 = 4 * 1024 * 1024;
-
 /// Requests under way at once. They show no token, so what they may hold is bounded apart from everything else.
 const UNDER_WAY_MAX: usize = 16;
 
@@ -107,7 +104,7 @@ pub(super) async fn take(
     let Path(name) = name.map_err(|_| unknown())?;
     let EventSource { provider, source } = api.events.sources.get(&name).ok_or_else(unknown)?;
     // SNS says text/plain.
-    let body = body::octets(&headers, body, BODY_MAX_OCTETS, deadline).await?;
+    let body = body::octets(&headers, body, source.body_max_octets(), deadline).await?;
     let key = api.events.key(source, &body).await?;
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let heard = source.read(&header, &body, OffsetDateTime::now_utc(), key.as_ref()).map_err(|why| {

@@ -70,7 +70,8 @@ pub(super) async fn record(State(api): State<Api>, headers: HeaderMap, body: Bod
             Err(Problem::new(Code::NotFound, detail))
         }
         Recorded::NoAttempt => {
-            let problem = "names no attempt that has begun; leave it out, or see `outboxd show`";
+            let problem = "names no attempt that can be meant: with `not_accepted` it must be named and have ended, else it must have \
+                           begun; see `outboxd show`";
             Err(Problem::invalid(Invalid::new("attempt", problem)))
         }
         Recorded::AlreadyKnown(state) => {

@@ -193,3 +193,40 @@ pub async fn report(conn: &mut PgConnection, id: Uuid) -> Result<Option<Report>,
         attempts: attempts.into_iter().map(|row| (row.name, row.rows)).collect(),
     }))
 }
+
+/// How many rows of a replay are pending or under way, and how many it has replayed: less to ask than the whole report.
+///
+/// # Errors
+/// When the database cannot be read.
+pub async fn moving(conn: &mut PgConnection, id: Uuid) -> Result<(i64, i64), sqlx::Error> {
+    let row = sqlx::query!(
+        r#"
+        select count(*) filter (where d.state in ('pending', 'claimed', 'transmitting')) as "moving!", count(*) as "replayed!"
+        from outboxd.replay_item i join outboxd.delivery d on d.notification_id = i.notification_id
+        where i.replay_id = $1 and i.outcome = 'replayed'
+        "#,
+        id,
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok((row.moving, row.replayed))
+}
+
+/// The dedup scopes through which rows of a plan would be sent again, and how many: only a provider of that scope may.
+///
+/// # Errors
+/// When the database cannot be read.
+pub async fn scopes(conn: &mut PgConnection, id: Uuid) -> Result<Vec<(String, i64)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"
+        select d.doubt_scope as "scope!", count(*) as "rows!"
+        from outboxd.replay_item i join outboxd.delivery d on d.notification_id = i.notification_id
+        where i.replay_id = $1 and i.done_at is null and d.doubt_scope is not null
+        group by d.doubt_scope order by d.doubt_scope
+        "#,
+        id,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.scope, row.rows)).collect())
+}

@@ -201,7 +201,13 @@ async fn a_program_with_a_token_records_evidence_about_its_own_account() {
     );
     let story = db.story(id).await;
     assert_eq!((story.evidence.len(), story.evidence[0].recorded_by.as_str()), (1, "token test of acme"));
-    let against = json!({ "notification_id": id, "proves": "not_accepted", "source": "another" });
+    let guessed = json!({ "notification_id": id, "proves": "not_accepted", "source": "another" });
+    let refused = api.ask(&post(&guessed)).await;
+    assert_eq!(
+        (refused.problem().as_str(), &refused.json()["errors"][0]["field"]),
+        ("invalid_content", &"attempt".into())
+    );
+    let against = json!({ "notification_id": id, "attempt": 1, "proves": "not_accepted", "source": "another" });
     assert_eq!(api.ask(&post(&against)).await.json()["contradiction"], true);
 
     // Nobody else's, and not without the scope.

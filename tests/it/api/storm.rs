@@ -155,7 +155,10 @@ async fn callers_who_find_every_connection_busy_are_told_to_come_back_and_lose_n
     db.until_something_waits_for_a_lock().await;
     let second = api.ask(&api.post("k2", &message())).await;
     for answer in [first.await.unwrap().expect("an answer"), second] {
-        assert!(["overloaded", "unavailable", "outcome_unconfirmed"].contains(&answer.problem().as_str()), "{answer:?}");
+        assert!(
+            ["overloaded", "unavailable", "outcome_unconfirmed"].contains(&answer.problem().as_str()),
+            "{answer:?}"
+        );
         assert!(answer.header("retry-after").is_some());
     }
     lock.rollback().await.unwrap();

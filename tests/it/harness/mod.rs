@@ -7,6 +7,7 @@ use std::io::Write as _;
 use outboxd::sandbox::postfix::Postfix;
 
 pub(crate) mod api;
+pub(crate) mod browser;
 mod db;
 pub(crate) mod http;
 mod process;
