@@ -134,6 +134,34 @@ mod mailgun {
         assert!(matches!(mailgun.read(b"{", at(1_529_006_900)), Err(Refused::Malformed(_))));
     }
 
+    /// The examples of mailgun/mailgun-php (WebhookTest.php, whose time is a number) and of chubchenko/mailgun-tracking.
+    #[test]
+    fn the_published_examples_are_genuine() {
+        for (key, time, token, signature, now) in [
+            (
+                "key-3ax6xnjp29jd6fds4gc373sgvjxteol0",
+                "1403645220",
+                "5egbgr1vjgqxtrnp65xfznchgdccwh5d6i09vijqi3whgowmn6",
+                "9cfc5c41582e51246e73c88d34db3af0a3a2692a76fbab81492842f000256d33",
+                1_403_645_300,
+            ),
+            (
+                "key-qblubkqnkdn4lfes5oscf57ryllaia42",
+                "\"1499697910\"",
+                "b5751a49a024483da8d41c3684f98b8f",
+                "374e0b1a3deeb57318c783d43ff71093fbf26406a452761dab91bf346a93b49e",
+                1_499_698_000,
+            ),
+        ] {
+            let body = format!(
+                r#"{{"event-data": {{"event": "accepted"}}, "signature": {{"timestamp": {time}, "token": "{token}", "signature": "{signature}"}}}}"#
+            );
+            assert_eq!(Mailgun::new(key).read(body.as_bytes(), at(now)).unwrap()[0].proof, Proof::Accepted);
+            let other = body.replace(token, "other");
+            assert!(matches!(Mailgun::new(key).read(other.as_bytes(), at(now)), Err(Refused::Forged(_))));
+        }
+    }
+
     #[test]
     fn each_event_proves_what_mailgun_says_it_means() {
         for (event, proof) in [
@@ -224,6 +252,23 @@ mod ses {
             assert_eq!(other.read(body.as_bytes(), None), Err(Refused::Forged("it is of another topic")));
             assert!(matches!(Ses::new(TOPIC, None).read(body.as_bytes(), None), Err(Refused::Forged(_))));
         }
+    }
+
+    /// Messages that Amazon itself signed, with its certificate of 2022 (aws/aws-sdk-ruby, message_verifier_spec.rb).
+    #[test]
+    fn what_amazon_itself_has_signed_is_genuine() {
+        let certificate = include_bytes!("tests/amazon.pem");
+        let key = PublicKey::of_certificate(certificate, at(1_659_043_438)).unwrap();
+        for body in [include_str!("tests/amazon-v1.json"), include_str!("tests/amazon-v2.json")] {
+            let message: Value = serde_json::from_str(body).unwrap();
+            let topic = message["TopicArn"].as_str().unwrap();
+            assert!(Ses::new(topic, None).certificate_url(body.as_bytes()).unwrap().is_some());
+            let read = |body: &str| Ses::new(topic, Some(key.clone())).read(body.as_bytes(), None);
+            // It says "Hello world", which is no event of SES: that is looked at only once it is known to be genuine.
+            assert!(matches!(read(body), Err(Refused::Malformed(_))), "{:?}", read(body));
+            assert!(matches!(read(&body.replace("Hello", "Hallo")), Err(Refused::Forged(_))));
+        }
+        assert!(PublicKey::of_certificate(certificate, OffsetDateTime::now_utc()).is_none(), "it has expired");
     }
 
     #[test]
