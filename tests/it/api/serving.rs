@@ -10,9 +10,16 @@ use crate::harness::{Config, PATIENCE, Proc, TestDb, eventually};
 async fn run_serves_the_api_and_sends_what_it_stores() {
     let db = TestDb::new().await;
     let server = server([]).await;
-    let config = Config::new(&db).set("api.listen", "127.0.0.1:0").provider("primary", server.addr());
+    let config = Config::new(&db)
+        .set("api.listen", "127.0.0.1:0")
+        .set("console.listen", "127.0.0.1:0")
+        .provider("primary", server.addr());
     let token = db.token("acme", &outboxd::domain::token::Scope::ALL).await.1;
     let mut api = Api::running("run", token, &config).await;
+    let line = api.proc.line_with("key=\"console.listen\"").await;
+    let console = line.split("address=").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let page = Call::new("GET /sign-in").ask(console).await.expect("the console answers too");
+    assert_eq!(page.status, 200, "{page:?}");
     let receipt = api.ask(&api.post("k1", &message())).await.json();
     let path = format!("GET /v1/messages/{}", receipt["message_id"].as_str().unwrap());
     eventually("the message's notification is sent", PATIENCE, async || {
@@ -50,13 +57,14 @@ async fn a_drain_answers_what_is_under_way_and_takes_nothing_new() {
 async fn an_address_that_is_taken_ends_the_process_and_names_the_setting() {
     let db = TestDb::new().await;
     let api = Api::start(&db).await;
-    let config = api_config(&db).set("api.listen", &api.addr.to_string());
-    for command in ["api", "run"] {
-        let sending =
-            config.clone().set("mail.message_id_domain", "mail.example.org").set("provider.primary.host", "localhost");
-        let mut second = Proc::start(&[command], &sending.text());
+    let sending =
+        api_config(&db).set("mail.message_id_domain", "mail.example.org").set("provider.primary.host", "localhost");
+    for (command, key) in
+        [("api", "api.listen"), ("run", "api.listen"), ("console", "console.listen"), ("run", "console.listen")]
+    {
+        let mut second = Proc::start(&[command], &sending.clone().set(key, &api.addr.to_string()).text());
         assert_eq!(second.ended().await.code(), Some(1));
-        assert!(second.log().contains("api.listen"), "{}", second.log());
+        assert!(second.log().contains(&format!("cannot listen on {key}")), "{}", second.log());
     }
 }
 

@@ -39,9 +39,9 @@ pub(crate) struct Call {
     body: String,
 }
 
-/// The settings of an API in tests: any port, no health endpoint, no provider.
+/// The settings of an API in tests: any port, no health endpoint, no console, no provider.
 pub(crate) fn api_config(db: &TestDb) -> Config {
-    Config::bare(db).set("api.listen", "127.0.0.1:0").set("ops.listen", "")
+    Config::bare(db).set("api.listen", "127.0.0.1:0").set("ops.listen", "").set("console.listen", "")
 }
 
 /// A body like any other.

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use super::rows::plain;
 use super::{PATIENCE, TestDb, eventually};
 
-/// What is not as in `config/default.toml`: no TLS, no health endpoint, and short times.
+/// What is not as in `config/default.toml`: no TLS, no health endpoint, no console, and short times.
 const QUICK: &[(&str, &str)] = &[
     ("worker.name", "test"),
     ("worker.poll_interval", "50ms"),
@@ -26,6 +26,7 @@ const QUICK: &[(&str, &str)] = &[
     ("recovery.clock_margin", "1s"),
     ("mail.message_id_domain", "mail.example.org"),
     ("ops.listen", ""),
+    ("console.listen", ""),
     ("provider_defaults.security", "plaintext"),
     ("provider_defaults.send_deadline", "60s"),
     ("provider_defaults.timeouts.body", "30s"),
