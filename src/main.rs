@@ -10,9 +10,12 @@ fn main() -> ExitCode {
     match Cli::parse().run() {
         Ok(exit) => exit.into(),
         Err(error) => {
-            // If standard error is gone, the exit code still tells.
-            let _ = writeln!(std::io::stderr(), "outboxd: {error:#}");
-            Exit::of_error(&error).into()
+            let exit = Exit::of_error(&error);
+            if exit != Exit::Unread {
+                // If standard error is gone, the exit code still tells.
+                let _ = writeln!(std::io::stderr(), "outboxd: {error:#}");
+            }
+            exit.into()
         }
     }
 }

@@ -16,6 +16,7 @@ pub mod list;
 pub mod manual;
 pub mod migrate;
 pub mod operator;
+mod output;
 pub mod replay;
 pub mod show;
 pub mod stats;
@@ -47,6 +48,8 @@ pub enum Exit {
     Refused = 3,
     /// Whether the operation is stored is not known: `outboxd submit` alone.
     Unconfirmed = 4,
+    /// Nobody read standard output any more, as in `outboxd list | head`: what shells call ended by SIGPIPE. Nothing is printed about it.
+    Unread = 141,
 }
 
 impl From<Exit> for ExitCode {
@@ -59,7 +62,13 @@ impl Exit {
     /// How a command that failed with `error` ends.
     #[must_use]
     pub fn of_error(error: &anyhow::Error) -> Self {
-        if error.is::<Invalid>() { Self::Usage } else { Self::Failure }
+        if error.is::<Invalid>() {
+            Self::Usage
+        } else if output::is_unread(error) {
+            Self::Unread
+        } else {
+            Self::Failure
+        }
     }
 }
 
@@ -159,7 +168,7 @@ impl Cli {
             _ => Purpose::Other,
         };
         let sources = Sources::of_this_process(self.config.as_deref());
-        let out = &mut std::io::stdout();
+        let out = &mut output::Output::new();
         let command = match self.command {
             // It has settings of its own, and needs none of the others.
             Command::Submit(args) => {

@@ -283,3 +283,13 @@ async fn a_command_whose_database_is_away_says_so_and_fails() {
         assert!(ended.stderr.contains("cannot reach the database (database.url)"), "{ended:?}");
     }
 }
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure_to_report() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_outboxd")).args(["completions", "bash"]).stdout(writer).output().unwrap();
+    assert_eq!(output.status.code(), Some(141));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
