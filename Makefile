@@ -66,3 +66,4 @@ bench: setup
 	cargo bench --locked --bench drain -- $(ARGS)
 	cargo bench --locked --bench claim
 	cargo bench --locked --bench api
+	cargo bench --locked --bench console

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::client::oidc::Oidc;
 use crate::config::{Database, Retention, Settings};
 use crate::http::api::Api;
 use crate::http::console::Console;
@@ -213,7 +214,8 @@ async fn serve_api(
 async fn serve_console(settings: Settings, listener: TcpListener, shutdown: Shutdown) -> anyhow::Result<()> {
     let identities =
         settings.providers.iter().map(|(name, provider)| (name.clone(), provider.identity.clone())).collect();
-    let console = Console::new(&settings.console, dsn(&settings.database)?, identities, shutdown.clone());
+    let oidc = settings.console.oidc.clone().map(Oidc::new).transpose()?;
+    let console = Console::new(&settings.console, dsn(&settings.database)?, identities, oidc, shutdown.clone());
     tokio::select! {
         () = serve(listener, console.router(), shutdown.draining(), CONSOLE_GRACE) => Ok(()),
         () = shutdown.aborting() => Ok(()),

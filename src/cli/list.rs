@@ -66,7 +66,7 @@ pub struct UncertainArgs {
 pub async fn run(args: &Args, loaded: &Loaded, out: &mut impl Write) -> anyhow::Result<Exit> {
     let mut conn = app::connect(&loaded.settings.database).await?;
     let filter = Filter { state: args.state, reason: args.reason.clone(), below: args.below, ..args.which.filter() };
-    let found = search::list(&mut conn, &filter, args.page.limit).await?;
+    let found = search::list(&mut conn, &filter, args.page.limit as usize, usize::MAX).await?.rows;
     if args.page.json {
         return as_json(&found, out);
     }
@@ -99,7 +99,8 @@ pub async fn run(args: &Args, loaded: &Loaded, out: &mut impl Write) -> anyhow::
 /// When the database cannot be read.
 pub async fn run_uncertain(args: &UncertainArgs, loaded: &Loaded, out: &mut impl Write) -> anyhow::Result<Exit> {
     let mut conn = app::connect(&loaded.settings.database).await?;
-    let found = search::uncertain(&mut conn, &args.which.filter(), args.page.limit).await?;
+    let found =
+        search::uncertain(&mut conn, &args.which.filter(), None, args.page.limit as usize, usize::MAX).await?.rows;
     if args.page.json {
         return as_json(&found, out);
     }

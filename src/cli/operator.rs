@@ -12,7 +12,7 @@ use crate::config::Loaded;
 use crate::domain::operator::Role;
 use crate::domain::token::{RANDOM_OCTETS, Token};
 use crate::http::console::access;
-use crate::store::operators;
+use crate::store::operators::{self, Proof};
 
 /// The commands about operators.
 #[derive(Debug, clap::Subcommand)]
@@ -34,6 +34,9 @@ pub struct AddArgs {
     /// What they may do: viewer (look, with recipients masked), operator (decide), admin (pause, end sessions)
     #[arg(long)]
     role: Role,
+    /// Who they are to the identity provider (console.oidc.claim): they sign in there and get no token
+    #[arg(long, value_name = "CLAIM", value_parser = identity)]
+    identity: Option<String>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -64,9 +67,22 @@ pub async fn run(command: &Command, loaded: &Loaded, out: &mut impl Write) -> an
         Command::Add(args) => {
             let token = Token::new(rand::random::<[u8; RANDOM_OCTETS]>());
             let hash = access::hash(&token)?;
-            if !operators::add(&mut conn, &args.name, args.role, &hash, &operator(None)?).await? {
-                writeln!(out, "there is, or was, an operator {:?}: a name is given once", args.name)?;
+            let proof = args.identity.as_deref().map_or(Proof::Token(&hash), Proof::Identity);
+            if !operators::add(&mut conn, &args.name, args.role, proof, &operator(None)?).await? {
+                writeln!(
+                    out,
+                    "there is, or was, an operator {:?}, or one of that identity: each is given once",
+                    args.name
+                )?;
                 return Ok(Exit::Refused);
+            }
+            if let Some(identity) = &args.identity {
+                if args.json {
+                    writeln!(out, "{}", json!({ "name": args.name, "role": args.role.name(), "identity": identity }))?;
+                } else {
+                    writeln!(out, "{} signs in at the identity provider as {identity}", args.name)?;
+                }
+                return Ok(Exit::Success);
             }
             if args.json {
                 writeln!(out, "{}", json!({ "name": args.name, "role": args.role.name(), "token": token.reveal() }))?;
@@ -91,11 +107,12 @@ pub async fn run(command: &Command, loaded: &Loaded, out: &mut impl Write) -> an
                         operator
                             .disabled_at
                             .map_or_else(|| "may sign in".to_owned(), |time| format!("disabled {}", at(time))),
+                        operator.identity.clone().unwrap_or_else(|| "a token".to_owned()),
                         operator.sessions.to_string(),
                     ]
                 })
                 .collect();
-            table::write(out, &["name", "role", "added", "", "sessions"], &rows)?;
+            table::write(out, &["name", "role", "added", "", "signs in by", "sessions"], &rows)?;
         }
         Command::Disable(args) => {
             if !operators::disable(&mut conn, &args.name).await? {
@@ -112,6 +129,14 @@ fn name(text: &str) -> Result<String, String> {
     let text = text.trim();
     if text.is_empty() || text.len() > 200 || text.chars().any(char::is_control) {
         return Err("is empty, longer than 200 octets, or has a control character".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+fn identity(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() || text.len() > 300 || text.chars().any(char::is_control) {
+        return Err("is empty, longer than 300 octets, or has a control character".to_owned());
     }
     Ok(text.to_owned())
 }

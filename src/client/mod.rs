@@ -24,6 +24,7 @@ mod attempt;
 mod draft;
 pub mod fetch;
 pub mod imap;
+pub mod oidc;
 mod verdict;
 
 use std::time::{Duration, SystemTime};

@@ -5,6 +5,7 @@
 
 mod api;
 mod client;
+mod console;
 mod events;
 mod identity;
 mod layers;
@@ -27,6 +28,7 @@ pub use client::{Caller, load_caller};
 pub use layers::Sources;
 pub use reader::{Entry, REDACTED};
 
+use crate::client::oidc;
 use crate::domain::issued_key::KeyMint;
 use crate::domain::policy::{OnUncertain, RetryPolicy};
 use crate::evidence::events::Source;
@@ -148,6 +150,8 @@ pub struct Console {
     pub idle: Duration,
     /// Whether the cookie is sent over TLS only.
     pub secure_cookie: bool,
+    /// The identity provider at which operators may sign in.
+    pub oidc: Option<oidc::Settings>,
 }
 
 /// Events of one provider.

@@ -9,7 +9,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::reader::{Notes, REDACTED, Section, Table};
 use super::{
-    Console, Database, Entry, Lease, Log, LogFormat, Purpose, Recovery, Settings, Sources, Wakeup, Worker, api, client,
+    Database, Entry, Lease, Log, LogFormat, Purpose, Recovery, Settings, Sources, Wakeup, Worker, api, client, console,
     events, provider, reader, rules,
 };
 use crate::domain::policy::{OnUncertain, RetryPolicy};
@@ -39,7 +39,7 @@ pub(super) fn read(root: &mut Section, sources: &Sources, purpose: Purpose, note
         notes.problems.truncate(before_sending);
     }
     let events = events::read(root.child("events", notes), notes);
-    let console = console(root.child("console", notes), notes);
+    let console = console::read(root.child("console", notes), notes);
     let ops_listen = ops(root.child("ops", notes), notes);
     let log = log(root.child("log", notes), notes);
     let settings = Settings {
@@ -224,27 +224,6 @@ fn providers(
         }
     }
     (names, providers)
-}
-
-fn console(mut section: Section, notes: &mut Notes) -> Console {
-    let console = Console {
-        listen: section.value("listen", notes, |kind| match reader::text(kind)?.as_str() {
-            "" => Ok(None),
-            text => text.parse().map(Some).map_err(|_| "an address such as \"127.0.0.1:8090\", or empty".to_owned()),
-        }),
-        connections: section.value("connections", notes, reader::count),
-        session: section.value("session", notes, reader::some_time),
-        idle: section.value("idle", notes, reader::some_time),
-        secure_cookie: section.value("secure_cookie", notes, reader::switch),
-    };
-    section.end(notes);
-    if !console.secure_cookie && console.listen.is_some_and(|listen| !listen.ip().is_loopback()) {
-        notes.problem(
-            "console.secure_cookie = false with console.listen on an address that others reach would show sessions on the way; set \
-             it to true behind a proxy that ends TLS, or listen on 127.0.0.1",
-        );
-    }
-    console
 }
 
 fn ops(mut section: Section, notes: &mut Notes) -> Option<SocketAddr> {

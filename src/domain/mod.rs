@@ -16,4 +16,5 @@ pub mod outcome;
 pub mod policy;
 pub mod state;
 pub mod submission;
+pub mod tally;
 pub mod token;

@@ -33,6 +33,19 @@ pub enum Allowance {
     },
 }
 
+/// What the breaker does, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Messages flow.
+    Closed,
+    /// The provider asked to be left alone for so long.
+    AskedToWait(Duration),
+    /// Nothing for so long, then one message as a probe.
+    Open(Duration),
+    /// One message is under way, to see whether the provider is back.
+    Probing,
+}
+
 /// The name of one probe, so that a probe that was overtaken cannot speak for a later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe(u64);
@@ -166,10 +179,17 @@ impl Breaker {
         self.paused_until = Some(self.paused_until.map_or(until, |already| already.max(until)));
     }
 
-    /// Whether messages flow freely: for the metrics.
+    /// What it does at `now`.
     #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.state == State::Closed
+    pub fn standing(&self, now: Instant) -> Standing {
+        if let Some(until) = self.paused_until.filter(|&until| until > now) {
+            return Standing::AskedToWait(until - now);
+        }
+        match self.state {
+            State::Closed => Standing::Closed,
+            State::Open { until } => Standing::Open(until.saturating_duration_since(now)),
+            State::Probing(_) => Standing::Probing,
+        }
     }
 
     fn open(&mut self, now: Instant) {
@@ -243,6 +263,20 @@ mod tests {
         assert!(breaker.probe_started(later).is_some());
         assert_eq!(breaker.allowance(later), Allowance::None { until: None });
         assert_eq!(breaker.probe_started(later + Duration::from_secs(3600)), None);
+    }
+
+    #[test]
+    fn it_tells_what_it_does() {
+        let (mut breaker, now) = opened();
+        let until = opening_end(&breaker, now);
+        assert_eq!(breaker.standing(now), Standing::Open(until - now));
+        assert_eq!(breaker.standing(until), Standing::Open(Duration::ZERO), "the next message probes");
+        assert!(breaker.probe_started(until).is_some());
+        assert_eq!(breaker.standing(until), Standing::Probing);
+        breaker.accepted(until);
+        assert_eq!(breaker.standing(until), Standing::Closed);
+        breaker.pause(until + Duration::from_secs(9), until);
+        assert_eq!(breaker.standing(until), Standing::AskedToWait(Duration::from_secs(9)));
     }
 
     #[test]

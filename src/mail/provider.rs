@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::breaker::{Allowance, Breaker, BreakerSettings, Probe};
+use super::breaker::{Allowance, Breaker, BreakerSettings, Probe, Standing};
 use super::compose::Identity;
 use super::endpoint::Endpoint;
 use super::open::ADDRESSES_MAX;
@@ -18,6 +18,7 @@ use super::rate::{Bucket, Rate};
 use crate::domain::ids::NotificationId;
 use crate::domain::outcome::{Blame, Outcome, Verdict};
 use crate::domain::policy::{OnUncertain, RecoveryTerms};
+use crate::domain::tally::Tally;
 
 /// The dedup contract of a provider.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -106,6 +107,7 @@ pub struct Room {
 pub struct Provider {
     settings: ProviderSettings,
     breaker: Mutex<Breaker>,
+    tally: Mutex<Tally>,
     bucket: Option<Mutex<Bucket>>,
     slots: Arc<Semaphore>,
     pool: Pool,
@@ -117,6 +119,7 @@ impl Provider {
     pub fn new(settings: ProviderSettings, now: Instant) -> Self {
         Self {
             breaker: Mutex::new(Breaker::new(settings.breaker)),
+            tally: Mutex::default(),
             bucket: settings.rate.map(|rate| Mutex::new(Bucket::new(rate, now))),
             slots: Arc::new(Semaphore::new(usize::try_from(settings.connections).unwrap_or(Semaphore::MAX_PERMITS))),
             pool: Pool::new(settings.endpoint.clone(), settings.limits.clone()),
@@ -187,7 +190,7 @@ impl Provider {
         if let Some(bucket) = &self.bucket {
             lock(bucket).take(1, now);
         }
-        Some(Ticket { provider: Arc::clone(self), probe, _slot: slot })
+        Some(Ticket { provider: Arc::clone(self), probe, since: now, _slot: slot })
     }
 
     /// Whether it accepted something lately: a refusal is then taken for the notification's own.
@@ -196,13 +199,19 @@ impl Provider {
         lock(&self.breaker).proven(now)
     }
 
-    /// Whether its breaker is closed: for the metrics.
+    /// What its breaker does at `now`.
     #[must_use]
-    pub fn is_closed(&self) -> bool {
-        lock(&self.breaker).is_closed()
+    pub fn standing(&self, now: Instant) -> Standing {
+        lock(&self.breaker).standing(now)
     }
 
-    /// How many messages are under way: for the metrics.
+    /// What attempts came to since this was last asked.
+    #[must_use]
+    pub fn take_tally(&self) -> Tally {
+        std::mem::take(&mut *lock(&self.tally))
+    }
+
+    /// How many messages are under way.
     #[must_use]
     pub fn under_way(&self) -> usize {
         (self.settings.connections as usize).saturating_sub(self.slots.available_permits())
@@ -216,6 +225,7 @@ impl Provider {
 pub struct Ticket {
     provider: Arc<Provider>,
     probe: Option<Probe>,
+    since: Instant,
     _slot: OwnedSemaphorePermit,
 }
 
@@ -232,6 +242,7 @@ impl Ticket {
         if !verdict.phase.offered() {
             self.give_back_token();
         }
+        lock(&self.provider.tally).count(notification, verdict.outcome, now.saturating_duration_since(self.since));
         let mut breaker = lock(&self.provider.breaker);
         match (verdict.outcome, verdict.blame) {
             (Outcome::Sent, _) => breaker.accepted(now),

@@ -99,7 +99,9 @@ pub async fn facts(conn: &mut PgConnection) -> Result<Facts, sqlx::Error> {
             (select count(*) from pg_replication_slots where xmin is not null or catalog_xmin is not null) as "slots_holding_back!",
             (select count(*) from outboxd.delivery where lease_until < now() - interval '1 minute') as "leases_overdue!",
             (select count(*) from outboxd.delivery where due_at < now() - interval '1 minute' and not ready) as "due_not_ready!",
-            (select extract(epoch from now() - min(due_at))::float8 from outboxd.delivery where ready) as oldest_ready_seconds,
+            extract(epoch from now() - least(
+                (select min(due_at) from outboxd.delivery where ready and doubt_scope is null),
+                (select min(due_at) from outboxd.delivery where ready and doubt_scope is not null)))::float8 as oldest_ready_seconds,
             (select count(*) from outboxd.delivery where doubt_since is not null and state = 'unresolved') as "unresolved!",
             (select count(*) from outboxd.delivery where closes_at < now() + interval '1 hour') as "closing_within_an_hour!",
             (select count(*) from outboxd.delivery where contradiction) as "contradictions!"

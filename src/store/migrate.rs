@@ -3,8 +3,11 @@
 //! Migrations live in a schema and a table of outboxd's own, so that they do not meet the migrations of the application
 //! whose database this is.
 
+use std::time::Duration;
+
 use sqlx::migrate::{Migrate as _, MigrateError, Migrator};
 use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, raw_sql};
 
 const TABLE: &str = "outboxd.migration";
 
@@ -15,12 +18,52 @@ fn migrator() -> Migrator {
     migrator
 }
 
-/// Applies what is missing, up only, one migration a transaction, under an advisory lock.
+/// The lock that one process holds while it migrates: "outboxd" in ASCII.
+const LOCK: i64 = 0x006f_7574_626f_7864;
+
+/// How often a process that waits for another's migrations looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Applies what is missing, up only, one migration a transaction. Indexes are built without one, while producers and workers go on.
+///
+/// One process at a time: the others look again and again instead of waiting inside a statement, since an index that is built
+/// concurrently waits for every statement that is running (PostgreSQL documentation, CREATE INDEX).
 ///
 /// # Errors
-/// When a migration fails (it is rolled back), or one that was applied has been changed since.
+/// When a migration fails (it is rolled back; an index that was not finished is removed the next time), or one that was applied
+/// has been changed since.
 pub async fn migrate(conn: &mut PgConnection) -> Result<(), MigrateError> {
-    migrator().run(conn).await
+    // What changes a table bounds its own wait for locks; building an index takes as long as it takes.
+    raw_sql("set statement_timeout = 0; set lock_timeout = 0").execute(&mut *conn).await?;
+    while !sqlx::query_scalar!(r#"select pg_try_advisory_lock($1) as "locked!""#, LOCK).fetch_one(&mut *conn).await? {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    let done = async {
+        remove_unfinished_indexes(&mut *conn).await?;
+        migrator().run(&mut *conn).await
+    }
+    .await;
+    // A connection that broke has let go of it.
+    let _ = sqlx::query_scalar!("select pg_advisory_unlock($1)", LOCK).fetch_one(&mut *conn).await;
+    raw_sql("reset statement_timeout; reset lock_timeout").execute(conn).await?;
+    done
+}
+
+/// Removes indexes that an interrupted migration has not finished.
+async fn remove_unfinished_indexes(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let names = sqlx::query_scalar!(
+        r#"
+        select i.indexrelid::regclass::text as "name!" from pg_index i join pg_class c on c.oid = i.indexrelid
+        where c.relnamespace = to_regnamespace('outboxd') and not i.indisvalid
+        "#
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    for name in names {
+        tracing::info!(name, "removing an index that was not finished");
+        raw_sql(AssertSqlSafe(format!("drop index concurrently if exists {name}"))).execute(&mut *conn).await?;
+    }
+    Ok(())
 }
 
 /// How many migrations of this release are still to be applied. A newer schema than this release knows is fine: every

@@ -21,6 +21,7 @@ pub mod operations;
 pub mod operators;
 pub mod overview;
 pub mod promote;
+pub mod pulse;
 pub mod receipts;
 pub mod recovery;
 pub mod renew;

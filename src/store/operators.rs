@@ -26,6 +26,8 @@ pub struct Listed {
     pub created_by: String,
     #[serde(with = "time::serde::rfc3339::option")]
     pub disabled_at: Option<OffsetDateTime>,
+    /// Who they are to the identity provider.
+    pub identity: Option<String>,
     /// Sessions that are open.
     pub sessions: i64,
 }
@@ -48,7 +50,19 @@ pub struct SignedIn {
     pub role: Role,
 }
 
-/// Adds an operator; `false` if the name is taken.
+/// How somebody proves who they are.
+#[derive(Debug, Clone, Copy)]
+pub enum Proof<'a> {
+    /// By a token of this hash.
+    Token(&'a str),
+    /// By the identity provider's word that they are this one.
+    Identity(&'a str),
+}
+
+/// What stands for a hash where there is no token: no token has it.
+const NO_TOKEN: &str = "-";
+
+/// Adds an operator; `false` if the name, or the identity, is taken.
 ///
 /// # Errors
 /// When the database fails.
@@ -56,17 +70,22 @@ pub async fn add(
     conn: &mut PgConnection,
     name: &str,
     role: Role,
-    token_hash: &str,
+    proof: Proof<'_>,
     created_by: &str,
 ) -> Result<bool, sqlx::Error> {
+    let (token_hash, identity) = match proof {
+        Proof::Token(hash) => (hash, None),
+        Proof::Identity(identity) => (NO_TOKEN, Some(identity)),
+    };
     let added = sqlx::query!(
-        "insert into outboxd.operator (id, name, role, token_hash, created_by) values ($1, $2, $3, $4, $5)
-         on conflict (name) do nothing",
+        "insert into outboxd.operator (id, name, role, token_hash, created_by, identity) values ($1, $2, $3, $4, $5, $6)
+         on conflict do nothing",
         Uuid::now_v7(),
         name,
         role.name(),
         token_hash,
         created_by,
+        identity,
     )
     .execute(conn)
     .await?;
@@ -81,7 +100,7 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Listed>, sqlx::Error> {
     sqlx::query_as!(
         Listed,
         r#"
-        select o.name, o.role, o.created_at, o.created_by, o.disabled_at,
+        select o.name, o.role, o.created_at, o.created_by, o.disabled_at, o.identity,
             (select count(*) from outboxd.session s where s.operator_id = o.id and s.expires_at > now()) as "sessions!"
         from outboxd.operator o order by o.name
         "#
@@ -126,6 +145,16 @@ pub async fn close_all(conn: &mut PgConnection, name: &str) -> Result<u64, sqlx:
 /// When the database cannot be read.
 pub async fn known(conn: &mut PgConnection, name: &str) -> Result<Option<Known>, sqlx::Error> {
     sqlx::query_as!(Known, "select id, token_hash from outboxd.operator where name = $1 and disabled_at is null", name)
+        .fetch_optional(conn)
+        .await
+}
+
+/// The operator whom the identity provider calls this, if they may sign in.
+///
+/// # Errors
+/// When the database cannot be read.
+pub async fn identified(conn: &mut PgConnection, identity: &str) -> Result<Option<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!("select id from outboxd.operator where identity = $1 and disabled_at is null", identity)
         .fetch_optional(conn)
         .await
 }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::{Line, StoreError};
+use crate::domain::ids::NotificationId;
 
 /// How many rows one sweep moves: a crash of a large worker is swept in a few statements, each of them short.
 pub const SWEEP_MAX_ROWS: i64 = 1_000;
@@ -14,13 +15,22 @@ pub const SWEEP_MAX_ROWS: i64 = 1_000;
 /// the process that reads it must not do so for ever.
 pub const MAX_LOST_CLAIMS: i16 = 10;
 
+/// What a sweep of leases did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// How many notifications it moved.
+    pub rows: u64,
+    /// Of these, those whose attempt had begun: with which provider each.
+    pub uncertain: Vec<(String, NotificationId)>,
+}
+
 impl Line {
     /// Ends the attempts whose lease ran out: before *begin* nothing can have left, so the notification is pending
     /// again at once and at no cost; after it, it is uncertain, unless evidence has proved its or an earlier attempt's acceptance.
     ///
     /// # Errors
     /// When the database cannot be reached.
-    pub async fn sweep_leases(&mut self, max_tries: u16, resend_after: Duration) -> Result<u64, StoreError> {
+    pub async fn sweep_leases(&mut self, max_tries: u16, resend_after: Duration) -> Result<Swept, StoreError> {
         let mut conn = self.take().await?;
         let query = sqlx::query!(
             r#"
@@ -85,15 +95,18 @@ impl Line {
             )
             from ended
             where d.notification_id = ended.notification_id and d.fence = ended.fence and d.state in ('claimed', 'transmitting')
+            returning d.notification_id, ended.provider, ended.counted
             "#,
             SWEEP_MAX_ROWS,
             i32::from(max_tries),
             resend_after.as_secs_f64(),
             i32::from(MAX_LOST_CLAIMS),
         );
-        let moved = self.bound(query.execute(&mut conn)).await?.rows_affected();
+        let moved = self.bound(query.fetch_all(&mut conn)).await?;
         self.put(conn).await?;
-        Ok(moved)
+        let rows = u64::try_from(moved.len()).unwrap_or(u64::MAX);
+        let begun = moved.into_iter().filter(|row| row.counted);
+        Ok(Swept { rows, uncertain: begun.map(|row| (row.provider, NotificationId(row.notification_id))).collect() })
     }
 
     /// Releases uncertain notifications to be resent under G3 (b), where that is still safe; where it no longer is, the

@@ -74,8 +74,9 @@ pub async fn plan(
             select d.notification_id, d.fence, d.state,
                 outboxd.replay_verdict(d.notification_id, d.state, d.reason, d.contradiction or d.sent_again_after is not null, d.expires_at, o.erased_at,
                     d.resend_until) as verdict"#,
-        r#"(d.reason is not null or d.doubt_since is not null) and d.state in ('failed', 'uncertain', 'unresolved')"#,
+        "outboxd.delivery d",
         r#"
+            and (d.reason is not null or d.doubt_since is not null) and d.state in ('failed', 'uncertain', 'unresolved')
         ),
         judged as (
             select found.*, verdict in ('safe', 'within_window', 'risky') as possible,

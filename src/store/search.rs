@@ -34,6 +34,8 @@ pub struct Filter {
     pub phase: Option<Phase>,
     /// The code of the last attempt's reply.
     pub reply_code: Option<i16>,
+    /// Whether evidence and record disagree.
+    pub contradiction: Option<bool>,
     /// A part of the last attempt's reply or error, in any case of letters.
     pub text: Option<String>,
     /// In this state since this time or later.
@@ -77,28 +79,27 @@ pub struct Listed {
     pub seconds_left: Option<f64>,
 }
 
-/// A statement over what a filter finds: what it does with it, the access path that suits, and what comes after. `$1` to `$13`
-/// are the filter's.
+/// A statement over what a filter finds: what it does with it, the rows of `delivery d` that it looks at, and what comes after.
+/// `$1` to `$13` are the filter's.
 macro_rules! filtered {
-    ($query:ident!, $($row:ident,)? $head:literal, $path:literal, $tail:literal, $filter:expr $(, $more:expr)*) => {
+    ($query:ident!, $($row:ident,)? $head:literal, $looked_at:literal, $tail:literal, $filter:expr $(, $more:expr)*) => {
         sqlx::$query!(
             $($row,)?
             $head
                 + r#"
-            from outboxd.delivery d
+            from "#
+                + $looked_at
+                + r#"
             join outboxd.outbox o on o.id = d.notification_id
             left join outboxd.attempt a on a.notification_id = d.notification_id and a.number = d.attempts
-            where "#
-                + $path
-                + r#"
-              and ($1::text is null or d.state = $1) and ($2::text is null or d.account_id = $2)
+            where ($1::text is null or d.state = $1) and ($2::text is null or d.account_id = $2)
               and ($3::text is null or a.provider = $3) and ($4::text is null or d.route = $4)
               and ($5::text is null or d.reason = $5) and ($6::text is null or o.recipient = $6)
               and ($7::smallint is null or a.reply_code = $7)
               and ($8::text is null or position(lower($8) in lower(concat(a.reply_text, ' ', a.error))) > 0)
               and ($9::timestamptz is null or d.changed_at >= $9) and ($10::timestamptz is null or d.changed_at < $10)
-              and ($11::uuid is null or d.notification_id < $11)
-              and ($12::text is null or a.outcome = $12) and ($13::text is null or a.phase = $13) "#
+              and ($11::text is null or a.outcome = $11) and ($12::text is null or a.phase = $12)
+              and ($13::boolean is null or d.contradiction = $13) "#
                 + $tail,
             $filter.state.map(crate::domain::state::State::as_str),
             $filter.account,
@@ -110,18 +111,18 @@ macro_rules! filtered {
             $filter.text,
             $filter.since,
             $filter.until,
-            $filter.below,
             $filter.outcome.map(crate::domain::outcome::Outcome::as_str),
             $filter.phase.map(crate::domain::outcome::Phase::as_str),
+            $filter.contradiction,
             $($more,)*
         )
     };
 }
 pub(super) use filtered;
 
-/// The one reading, by the access path that suits the state.
+/// The one reading of rows for people.
 macro_rules! listed {
-    ($path:literal, $order:literal, $filter:expr, $limit:expr) => {
+    ($looked_at:literal, $order:literal, $filter:expr $(, $more:expr)*) => {
         filtered!(
             query_as!,
             Listed,
@@ -130,61 +131,200 @@ macro_rules! listed {
                 d.doubt_since, d.doubt_until, d.resend_at, d.duplicate_possible, d.contradiction, a.provider as "provider?",
                 a.phase, a.outcome, a.reply_code, a.reply_text, a.error,
                 extract(epoch from d.doubt_until - now())::float8 as seconds_left"#,
-            $path,
+            $looked_at,
             $order,
-            $filter,
-            $limit
+            $filter
+            $(, $more)*
         )
     };
 }
 
-/// A page of what the filter finds, the newest id first.
+/// How many rows are looked at in the first statement; each further one looks at four times as many, up to [`LOOK_MAX_ROWS`].
+const LOOK_ROWS: i64 = 250;
+
+/// How many rows one statement looks at.
+const LOOK_MAX_ROWS: i64 = 5_000;
+
+/// A page, and how far it looked where it did not look at everything.
+#[derive(Debug, Clone, Default)]
+pub struct Found {
+    /// The rows, the newest id first.
+    pub rows: Vec<Listed>,
+    /// The last id that it looked at, where the page is not full and there may be more below it.
+    pub looked_to: Option<Uuid>,
+}
+
+/// A page of what the filter finds, the newest id first. Where what is asked for has no index of its own, rows are looked through:
+/// at most about `look` of them, so that a page takes a bounded time in a table of any size.
 ///
 /// # Errors
 /// When the database cannot be read.
-pub async fn list(conn: &mut PgConnection, filter: &Filter, limit: u32) -> Result<Vec<Listed>, sqlx::Error> {
-    let limit = i64::from(limit);
-    match filter.state {
-        Some(State::Failed) => {
-            listed!("d.reason is not null", "order by d.notification_id desc limit $14", filter, limit)
-                .fetch_all(conn)
-                .await
+pub async fn list(conn: &mut PgConnection, filter: &Filter, limit: usize, look: usize) -> Result<Found, sqlx::Error> {
+    let mut found = Found::default();
+    let mut below = filter.below.unwrap_or(Uuid::max());
+    let (mut step, mut looked) = (LOOK_ROWS, 0);
+    loop {
+        let ids = candidates(conn, filter, below, step).await?;
+        let more = listed!(
+            "unnest($14::uuid[]) looked (id) join outboxd.delivery d on d.notification_id = looked.id",
+            "order by d.notification_id desc",
+            filter,
+            &ids
+        );
+        found.rows.extend(more.fetch_all(&mut *conn).await?);
+        let Some(last) = ids.last().copied() else { return Ok(found) };
+        if found.rows.len() >= limit {
+            found.rows.truncate(limit);
+            return Ok(found);
         }
+        looked += ids.len();
+        if ids.len() < usize::try_from(step).unwrap_or_default() {
+            return Ok(found);
+        }
+        if looked >= look {
+            found.looked_to = Some(last);
+            return Ok(found);
+        }
+        below = last;
+        step = next_step(step, look - looked);
+    }
+}
+
+fn next_step(step: i64, left: usize) -> i64 {
+    (step * 4).min(LOOK_MAX_ROWS).min(i64::try_from(left).unwrap_or(i64::MAX))
+}
+
+/// The next ids to look at, by the index that suits the filter, the newest first.
+async fn candidates(
+    conn: &mut PgConnection,
+    filter: &Filter,
+    below: Uuid,
+    most: i64,
+) -> Result<Vec<Uuid>, sqlx::Error> {
+    macro_rules! by {
+        ($id:literal, $from:literal $(, $key:expr)?) => {
+            sqlx::query_scalar!(
+                "select " + $id + " from outboxd." + $from + " and " + $id + " < $1 order by " + $id + " desc limit $2",
+                below,
+                most
+                $(, $key)?
+            )
+            .fetch_all(conn)
+            .await
+        };
+    }
+    if let Some(recipient) = &filter.recipient {
+        return by!("o.id", r#"outbox o where o.recipient collate "C" = $3"#, recipient);
+    }
+    if let Some(account) = &filter.account {
+        return by!("o.id", "outbox o where o.account_id = $3", account);
+    }
+    if filter.contradiction == Some(true) {
+        return by!("d.notification_id", "delivery d where d.contradiction");
+    }
+    match filter.state {
+        Some(State::Failed) => by!("d.notification_id", "delivery d where d.reason is not null"),
         Some(State::Uncertain | State::Unresolved) => {
-            listed!("d.doubt_since is not null", "order by d.notification_id desc limit $14", filter, limit)
-                .fetch_all(conn)
-                .await
+            by!("d.notification_id", "delivery d where d.doubt_since is not null")
         }
         Some(State::Claimed | State::Transmitting) => {
-            listed!("d.lease_until is not null", "order by d.notification_id desc limit $14", filter, limit)
-                .fetch_all(conn)
-                .await
+            by!("d.notification_id", "delivery d where d.lease_until is not null")
         }
-        Some(State::Pending) => {
-            listed!("d.due_at is not null", "order by d.notification_id desc limit $14", filter, limit)
-                .fetch_all(conn)
-                .await
-        }
-        Some(State::Sent | State::Bounced | State::Cancelled) | None => {
-            listed!("true", "order by d.notification_id desc limit $14", filter, limit).fetch_all(conn).await
+        Some(State::Pending | State::Sent | State::Bounced | State::Cancelled) | None => {
+            by!("o.id", "outbox o where true")
         }
     }
 }
 
-/// What is uncertain or unresolved, the least time left first.
+/// A place among what is in doubt: when the recovery window of a row ends, and which row it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "told above")]
+pub struct Place {
+    pub until: OffsetDateTime,
+    pub id: Uuid,
+}
+
+/// What is in doubt, and where a further page begins, if there may be more.
+#[derive(Debug, Clone, Default)]
+pub struct InDoubt {
+    /// The rows, the least time left first.
+    pub rows: Vec<Listed>,
+    /// The last place that was looked at.
+    pub looked_to: Option<Place>,
+}
+
+/// What is uncertain or unresolved, the least time left first, after a place; looks at about `look` rows, as [`list`] does.
 ///
 /// # Errors
 /// When the database cannot be read.
-pub async fn uncertain(conn: &mut PgConnection, filter: &Filter, limit: u32) -> Result<Vec<Listed>, sqlx::Error> {
-    let limit = i64::from(limit);
-    listed!(
-        "d.doubt_since is not null and d.state in ('uncertain', 'unresolved')",
-        "order by d.doubt_until, d.notification_id limit $14",
-        filter,
-        limit
-    )
-    .fetch_all(conn)
-    .await
+pub async fn uncertain(
+    conn: &mut PgConnection,
+    filter: &Filter,
+    after: Option<Place>,
+    limit: usize,
+    look: usize,
+) -> Result<InDoubt, sqlx::Error> {
+    let mut found = InDoubt::default();
+    let mut after = after.unwrap_or(Place { until: OffsetDateTime::UNIX_EPOCH, id: Uuid::nil() });
+    let (mut step, mut looked) = (LOOK_ROWS, 0);
+    loop {
+        let places = doubts(conn, filter.state, after, step).await?;
+        let ids: Vec<Uuid> = places.iter().map(|place| place.id).collect();
+        let more = listed!(
+            "unnest($14::uuid[]) looked (id) join outboxd.delivery d on d.notification_id = looked.id",
+            "and d.state in ('uncertain', 'unresolved') order by d.doubt_until, d.notification_id",
+            filter,
+            &ids
+        );
+        found.rows.extend(more.fetch_all(&mut *conn).await?);
+        let Some(last) = places.last().copied() else { return Ok(found) };
+        looked += places.len();
+        let ended = places.len() < usize::try_from(step).unwrap_or_default();
+        if found.rows.len() > limit {
+            found.rows.truncate(limit);
+            let place = |row: &Listed| Some(Place { until: row.doubt_until?, id: row.id });
+            found.looked_to = found.rows.last().and_then(place);
+            return Ok(found);
+        }
+        if ended || looked >= look {
+            found.looked_to = Some(last).filter(|_| !ended);
+            return Ok(found);
+        }
+        after = last;
+        step = next_step(step, look - looked);
+    }
+}
+
+/// The next places to look at.
+async fn doubts(
+    conn: &mut PgConnection,
+    state: Option<State>,
+    after: Place,
+    most: i64,
+) -> Result<Vec<Place>, sqlx::Error> {
+    macro_rules! by {
+        ($until:literal) => {
+            sqlx::query_as!(
+                Place,
+                "select d."
+                    + $until
+                    + r#" as "until!", d.notification_id as id from outboxd.delivery d where d."#
+                    + $until
+                    + " is not null and (d."
+                    + $until
+                    + ", d.notification_id) > ($1, $2) order by d."
+                    + $until
+                    + ", d.notification_id limit $3",
+                after.until,
+                after.id,
+                most,
+            )
+            .fetch_all(conn)
+            .await
+        };
+    }
+    // A window that has not ended has an index of its own, without what is unresolved.
+    if state == Some(State::Uncertain) { by!("closes_at") } else { by!("doubt_until") }
 }
 
 impl Line {

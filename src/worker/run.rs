@@ -18,6 +18,7 @@ use super::begin::beginner;
 use super::deliver::Context;
 use super::dispatch::{Budget, DispatchSettings, Dispatcher};
 use super::held::Held;
+use super::pulse::{Found, LAST_WORD_MAX, beat};
 use super::renew::renew;
 use super::retention::{Periods, keep_clean};
 use super::settle::{SettleSettings, settler};
@@ -109,9 +110,10 @@ pub async fn run(
         resend_base: settings.retry.base,
         deadline: settings.retry.deadline,
     };
-    let (line, waking, pausing) = (dsn.line(), wake.clone(), paused.clone());
+    let found = Found::default();
+    let (line, finding, waking, pausing) = (dsn.line(), found.clone(), wake.clone(), paused.clone());
     standing.spawn(async move {
-        keep_time(line, timekeeper, pausing, waking, answered).await;
+        keep_time(line, timekeeper, finding, pausing, waking, answered).await;
         "timekeeper"
     });
     let (line, (periods, every)) = (dsn.line(), settings.retention.clone());
@@ -127,6 +129,8 @@ pub async fn run(
         });
     }
     let providers: Vec<Arc<Provider>> = settings.routes.values().flatten().cloned().collect();
+    let last_word = CancellationToken::new();
+    let pulse = tokio::spawn(beat(dsn.line(), settings.worker.clone(), providers.clone(), found, last_word.clone()));
     standing.spawn(async move {
         let mut looks = tokio::time::interval(IDLE_LOOK_EVERY);
         loop {
@@ -225,6 +229,10 @@ pub async fn run(
     };
     begin_task.abort();
     standing.shutdown().await;
+    last_word.cancel();
+    if tokio::time::timeout(LAST_WORD_MAX, pulse).await.is_err() {
+        tracing::debug!("the last word on the providers was not said in time");
+    }
     for provider in settings.routes.values().flatten() {
         provider.pool().clear();
     }

@@ -11,6 +11,8 @@ use crate::retry::full_jitter;
 use crate::store::recovery::SWEEP_MAX_ROWS;
 use crate::store::{Line, StoreError};
 
+use super::pulse::Found;
+
 /// How the timekeeper works.
 #[derive(Debug, Clone)]
 pub struct TimekeeperSettings {
@@ -26,11 +28,12 @@ pub struct TimekeeperSettings {
     pub deadline: Duration,
 }
 
-/// Runs for as long as it is awaited; `paused` is told which providers are, `wake` is called when there may be something to claim, `answered` after every round with whether
+/// Runs for as long as it is awaited; `found` is told of attempts whose workers were lost, `paused` which providers are, `wake` is called when there may be something to claim, `answered` after every round with whether
 /// the database answered.
 pub async fn keep_time(
     mut line: Line,
     settings: TimekeeperSettings,
+    found: Found,
     paused: watch::Sender<Vec<String>>,
     wake: impl Fn() + Send,
     answered: impl Fn(bool) + Send,
@@ -41,7 +44,7 @@ pub async fn keep_time(
         let round = async {
             if Instant::now() >= next_sweep {
                 next_sweep = Instant::now() + settings.maintenance_every;
-                if sweep(&mut line, &settings, &wake).await? {
+                if sweep(&mut line, &settings, &found, &wake).await? {
                     next_sweep = Instant::now();
                 }
             }
@@ -80,9 +83,16 @@ pub async fn keep_time(
 }
 
 /// One round of sweeps; says whether one of them met its bound, so that there may be more to do at once.
-async fn sweep(line: &mut Line, settings: &TimekeeperSettings, wake: &(impl Fn() + Send)) -> Result<bool, StoreError> {
+async fn sweep(
+    line: &mut Line,
+    settings: &TimekeeperSettings,
+    found: &Found,
+    wake: &(impl Fn() + Send),
+) -> Result<bool, StoreError> {
     let resend_after = full_jitter(settings.resend_base, settings.resend_base, 0);
-    let leases = line.sweep_leases(settings.max_tries, resend_after).await?;
+    let swept = line.sweep_leases(settings.max_tries, resend_after).await?;
+    let leases = swept.rows;
+    swept.uncertain.into_iter().for_each(|(provider, id)| found.uncertain(provider, id));
     let recalled = line.recall_resends().await?;
     let expired = line.expire().await?;
     let closed = line.close_windows().await?;

@@ -152,7 +152,7 @@ async fn begin_is_refused_when_the_fence_is_stale_or_the_lease_is_over() {
     let stale = (first.id(), first.fence());
     db.age(first.id(), "2 hours").await;
     assert!(line.begin(&[stale]).await.unwrap().is_empty(), "a paused worker cannot begin even before the sweep");
-    assert_eq!(line.sweep_leases(12, LONG).await.unwrap(), 1);
+    assert_eq!(line.sweep_leases(12, LONG).await.unwrap().rows, 1);
     let second = ready(&mut line, &claim(), 1).await.remove(0);
     assert!(second.fence() > first.fence());
     assert!(line.begin(&[stale]).await.unwrap().is_empty());
@@ -171,7 +171,7 @@ async fn a_renewed_lease_is_not_swept_and_a_lost_one_is_not_renewed() {
     let lost = db.claimed(&mut line, &short).await;
     db.age(lost.id(), "1 minute").await;
     assert_eq!(line.renew(&[(lost.id(), lost.fence())], LONG).await.unwrap(), 0);
-    assert_eq!(line.sweep_leases(12, LONG).await.unwrap(), 1);
+    assert_eq!(line.sweep_leases(12, LONG).await.unwrap().rows, 1);
     assert_eq!(db.state(kept.id()).await, "claimed");
     assert_eq!(db.state(lost.id()).await, "pending");
 }
@@ -185,7 +185,7 @@ async fn the_sweep_finds_one_lost_lease_behind_thousands_that_hold() {
     let mut line = db.line();
     let held = ready(&mut line, &claim(), 3_000).await;
     db.age(held[1_700].id(), "2 hours").await;
-    assert_eq!(line.sweep_leases(12, LONG).await.unwrap(), 1);
+    assert_eq!(line.sweep_leases(12, LONG).await.unwrap().rows, 1);
     assert_eq!(db.state(held[1_700].id()).await, "pending");
 }
 

@@ -11,7 +11,7 @@ use outboxd::domain::token::Token;
 use outboxd::http::console::access;
 use outboxd::sandbox::smtp::{Action, Rule, Stage};
 use outboxd::store::enqueue::NewNotification;
-use outboxd::store::operators;
+use outboxd::store::operators::{self, Proof};
 use outboxd::store::settle::Settlement;
 
 use crate::crashes::{count, in_state, server};
@@ -39,7 +39,7 @@ impl Desk {
         let mut conn = db.pool.acquire().await.unwrap();
         for role in Role::ALL {
             let hash = access::hash(&token(role)).unwrap();
-            assert!(operators::add(&mut conn, role.name(), role, &hash, "test").await.unwrap());
+            assert!(operators::add(&mut conn, role.name(), role, Proof::Token(&hash), "test").await.unwrap());
         }
         let config = config.clone().set("console.listen", "127.0.0.1:0").set("console.secure_cookie", "false");
         let mut proc = Proc::start(&["console"], &config.text());

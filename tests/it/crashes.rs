@@ -264,7 +264,7 @@ mod batches {
         let mut line = db.line();
         let stale = db.claimed(&mut line, &claim()).await;
         db.age(stale.id(), "2 hours").await;
-        assert_eq!(line.sweep_leases(12, LONG).await.unwrap(), 1);
+        assert_eq!(line.sweep_leases(12, LONG).await.unwrap().rows, 1);
         let present = ready(&mut line, &claim(), 1).await.remove(0);
         assert_eq!(stale.id(), present.id());
         [stale, present]

@@ -162,7 +162,7 @@ impl Walk<'_> {
 
     async fn sweep(&mut self) {
         let moved = [
-            self.line.sweep_leases(MAX_TRIES, Duration::from_secs(30)).await.unwrap(),
+            self.line.sweep_leases(MAX_TRIES, Duration::from_secs(30)).await.unwrap().rows,
             self.line.recall_resends().await.unwrap(),
             self.line.expire().await.unwrap(),
             self.line.close_windows().await.unwrap(),

@@ -20,6 +20,7 @@ mod enqueueing;
 mod erasing;
 mod evidencing;
 mod harness;
+mod identity;
 mod logs;
 mod machine;
 mod operating;

@@ -104,7 +104,7 @@ async fn proof_that_commits_while_a_sweep_is_on_its_way_to_the_row_settles_it() 
     evidence_line.late_result(&accepted, "w1").await.unwrap();
     held.rollback().await.unwrap();
 
-    assert_eq!(sweep.await.unwrap().unwrap(), 2);
+    assert_eq!(sweep.await.unwrap().unwrap().rows, 2);
     assert_eq!(db.state(resend.id()).await, "sent");
 }
 
@@ -125,7 +125,7 @@ async fn proof_that_comes_while_its_attempt_is_running_is_not_lost_with_the_answ
         .unwrap();
         if lease_lost {
             db.age(id, "2 hours").await;
-            assert_eq!(line.sweep_leases(12, LONG).await.unwrap(), 1);
+            assert_eq!(line.sweep_leases(12, LONG).await.unwrap().rows, 1);
         } else {
             let unanswered = Settlement::new(
                 claimed,

@@ -221,8 +221,8 @@ async fn a_crash_before_begin_costs_nothing_and_one_after_it_is_uncertain() {
     for id in [before, after] {
         db.age(id, "2 hours").await;
     }
-    assert_eq!(line.sweep_leases(12, Duration::from_secs(60)).await.unwrap(), 2);
-    assert_eq!(line.sweep_leases(12, Duration::from_secs(60)).await.unwrap(), 0);
+    assert_eq!(line.sweep_leases(12, Duration::from_secs(60)).await.unwrap().rows, 2);
+    assert_eq!(line.sweep_leases(12, Duration::from_secs(60)).await.unwrap().rows, 0);
     let (before, after) = (db.story(before).await, db.story(after).await);
     assert_eq!((before.notification.state.as_str(), before.notification.tries), ("pending", 0));
     assert_eq!(before.attempts[0].outcome.as_deref(), Some("not_sent"));

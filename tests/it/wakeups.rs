@@ -174,7 +174,7 @@ async fn a_late_result_is_recorded_through_a_pgbouncer_too() {
     let claimed = ready(&mut line, &claim(), 1).await.remove(0);
     assert_eq!(line.begin(&[(id, claimed.fence())]).await.unwrap().len(), 1);
     db.age(id, "2 hours").await;
-    assert_eq!(line.sweep_leases(12, LONG).await.unwrap(), 1);
+    assert_eq!(line.sweep_leases(12, LONG).await.unwrap().rows, 1);
     let result = Settlement::new(claimed, verdict(Outcome::Sent, Phase::EndOfData), Next::Sent);
     assert!(line.settle(std::slice::from_ref(&result), LONG).await.unwrap().is_empty());
     assert_eq!(line.late_result(&result, "w1").await.unwrap(), Late::Recorded(State::Sent));

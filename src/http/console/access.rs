@@ -17,9 +17,10 @@ use maud::html;
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::Semaphore;
+use uuid::Uuid;
 
 use super::Console;
-use super::page::{self, Failure};
+use super::page::{self, Failure, query};
 use crate::domain::operator::Role;
 use crate::domain::token::Token;
 use crate::store::operators::{self, SignedIn};
@@ -127,9 +128,27 @@ impl Console {
     }
 
     fn id(&self, headers: &HeaderMap) -> Option<String> {
+        self.cookie_of(headers, self.cookie_name())
+    }
+
+    pub(super) fn cookie_of(&self, headers: &HeaderMap, name: &str) -> Option<String> {
         let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
         let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
-        pairs.find(|(name, _)| *name == self.cookie_name()).map(|(_, value)| value.to_owned())
+        pairs.find(|(given, _)| *given == name).map(|(_, value)| value.to_owned())
+    }
+
+    /// Opens a session; the cookie that holds it.
+    pub(super) async fn open_session(
+        &self,
+        conn: &mut sqlx::PgConnection,
+        operator: Uuid,
+    ) -> Result<HeaderValue, Failure> {
+        let mut random = [0; 32];
+        let none = || Failure::bad("The system has no random numbers.");
+        SystemRandom::new().fill(&mut random).map_err(|_| none())?;
+        let id = URL_SAFE_NO_PAD.encode(random);
+        operators::open_session(conn, &hashed(&id), operator, self.settings.session).await?;
+        HeaderValue::try_from(self.cookie(&id, self.settings.session.as_secs())).map_err(|_| none())
     }
 
     /// Who is signed in; nobody is led to the sign-in.
@@ -198,11 +217,11 @@ impl Fields {
 }
 
 /// The sign-in page.
-pub(super) async fn form(Query(fields): Query<Vec<(String, String)>>) -> Response {
-    page_of(&Fields(fields), "", StatusCode::OK)
+pub(super) async fn form(State(console): State<Console>, Query(fields): Query<Vec<(String, String)>>) -> Response {
+    page_of(&console, &Fields(fields), "", StatusCode::OK)
 }
 
-fn page_of(fields: &Fields, problem: &str, status: StatusCode) -> Response {
+fn page_of(console: &Console, fields: &Fields, problem: &str, status: StatusCode) -> Response {
     let body = html! {
         form.card.narrow method="post" action="/sign-in" {
             h1 { "Sign in" }
@@ -211,6 +230,9 @@ fn page_of(fields: &Fields, problem: &str, status: StatusCode) -> Response {
             label { "Name" input name="name" autocomplete="username" required autofocus value=(fields.get("name")); }
             label { "Token" input name="token" type="password" autocomplete="current-password" required; }
             button.primary { "Sign in" }
+            @if console.oidc.is_some() {
+                p { a href={ "/sign-in/oidc?" (query(&[("next", fields.get("next"))])) } { "Sign in at the identity provider" } }
+            }
             p.hint { code { "outboxd operator add NAME --role operator" } " makes a token." }
         }
     };
@@ -228,7 +250,7 @@ pub(super) async fn sign_in(
         return Err(Failure::forbidden("The form is not from a page of this console."));
     }
     let (name, token) = (fields.get("name").to_owned(), fields.get("token").to_owned());
-    let refused = |why: &str, status| Ok(page_of(&fields, why, status));
+    let refused = |why: &str, status| Ok(page_of(&console, &fields, why, status));
     if console.limiter.waits(&name, Instant::now()) {
         return refused("Too many wrong tokens. Wait a minute.", StatusCode::TOO_MANY_REQUESTS);
     }
@@ -245,22 +267,18 @@ pub(super) async fn sign_in(
         return refused("The name or the token is not right.", StatusCode::FORBIDDEN);
     };
     console.limiter.succeeded(&name);
-    let mut random = [0; 32];
-    if SystemRandom::new().fill(&mut random).is_err() {
-        return Err(Failure::bad("The system has no random numbers."));
-    }
-    let id = URL_SAFE_NO_PAD.encode(random);
-    operators::open_session(&mut tx, &hashed(&id), known.id, console.settings.session).await?;
+    let cookie = console.open_session(&mut tx, known.id).await?;
     tx.commit().await?;
-    // Only to a page of ours.
-    let next = fields.get("next");
-    let ours = next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\r', '\n']);
-    let cookie = console.cookie(&id, console.settings.session.as_secs());
-    let mut response = Redirect::to(if ours { next } else { "/" }).into_response();
-    if let Ok(cookie) = HeaderValue::try_from(cookie) {
-        response.headers_mut().insert(header::SET_COOKIE, cookie);
-    }
+    let mut response = Redirect::to(ours(fields.get("next"))).into_response();
+    response.headers_mut().insert(header::SET_COOKIE, cookie);
     Ok(response)
+}
+
+/// The path that somebody wanted to see, if it is of this console; else the first page.
+pub(super) fn ours(next: &str) -> &str {
+    let is_ours =
+        next.starts_with('/') && !next.starts_with("//") && !next.contains('\\') && !next.contains(char::is_control);
+    if is_ours { next } else { "/" }
 }
 
 /// Ends the session.

@@ -6,10 +6,12 @@
 pub mod access;
 mod assets;
 mod audit;
+mod counts;
 mod decide;
 mod live;
 mod message;
 mod notification;
+mod oidc;
 mod overview;
 mod page;
 mod pauses;
@@ -26,6 +28,9 @@ use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::{get, post};
 
+use tokio::sync::Semaphore;
+
+use crate::client::oidc::Oidc;
 use crate::config;
 use crate::mail::compose::Identity;
 use crate::shutdown::Shutdown;
@@ -46,6 +51,9 @@ pub struct Console {
     identities: Arc<BTreeMap<String, Identity>>,
     limiter: access::Limiter,
     live: live::Live,
+    counts: counts::Counts,
+    oidc: Option<Oidc>,
+    with_provider: Arc<Semaphore>,
     shutdown: Shutdown,
 }
 
@@ -56,6 +64,7 @@ impl Console {
         settings: &config::Console,
         dsn: Dsn,
         identities: BTreeMap<String, Identity>,
+        oidc: Option<Oidc>,
         shutdown: Shutdown,
     ) -> Self {
         Self {
@@ -65,6 +74,9 @@ impl Console {
             identities: Arc::new(identities),
             limiter: access::Limiter::default(),
             live: live::Live::default(),
+            counts: counts::Counts::default(),
+            oidc,
+            with_provider: Arc::new(Semaphore::new(oidc::AT_ONCE_MAX)),
             shutdown,
         }
     }
@@ -74,6 +86,8 @@ impl Console {
         Router::new()
             .route("/", get(overview::show))
             .route("/sign-in", get(access::form).post(access::sign_in))
+            .route("/sign-in/oidc", get(oidc::begin))
+            .route("/sign-in/oidc/return", get(oidc::back))
             .route("/sign-out", post(access::sign_out))
             .route("/uncertain", get(uncertain::show))
             .route("/decide/preview", post(decide::preview))

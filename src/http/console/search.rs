@@ -14,15 +14,19 @@ use super::page::{Failure, address, at, page, query, state, words};
 use crate::domain::operator::Role;
 use crate::domain::outcome::Outcome;
 use crate::domain::state::State as Standing;
-use crate::store::search::{self, Filter, Listed};
+use crate::store::search::{self, Filter, Found};
 use crate::store::story;
 
 /// Rows of a page.
-const PAGE_ROWS: u32 = 50;
+const PAGE_ROWS: usize = 50;
+
+/// Rows that a page looks through where no index finds them; and how many somebody asks for who wants to look further.
+const LOOK: usize = 2_500;
+const LOOK_FURTHER: usize = 200_000;
 
 /// The fields that make a view, in the order of the form.
-const FIELDS: [&str; 10] =
-    ["q", "state", "account", "recipient", "provider", "outcome", "code", "text", "since", "until"];
+const FIELDS: [&str; 11] =
+    ["q", "state", "account", "recipient", "provider", "outcome", "code", "text", "since", "until", "contradiction"];
 
 /// The page.
 pub(super) async fn show(
@@ -37,9 +41,10 @@ pub(super) async fn show(
         return Ok(Redirect::to(&found).into_response());
     }
     let (filter, problem) = filter(&session, &fields);
-    let rows = match (&problem, fields.get("q")) {
-        (None, "") => search::list(&mut tx, &filter, PAGE_ROWS).await?,
-        _ => Vec::new(),
+    let look = if fields.get("look") == "further" { LOOK_FURTHER } else { LOOK };
+    let found = match (&problem, fields.get("q")) {
+        (None, "") => search::list(&mut tx, &filter, PAGE_ROWS, look).await?,
+        _ => Found::default(),
     };
     drop(tx);
     let body = html! {
@@ -47,7 +52,7 @@ pub(super) async fn show(
         (form(&fields))
         @if let Some(problem) = problem { p.problem role="alert" { (problem) } }
         @if !fields.get("q").is_empty() { p.problem role="alert" { "There is no notification, message, or operation " code { (fields.get("q")) } "; for an operation's key give the account, too." } }
-        @else { (table(&session, &fields, &rows)) }
+        @else { (table(&session, &fields, &found)) }
     };
     Ok(page(&session, "/search", "Search", &body).into_response())
 }
@@ -98,7 +103,8 @@ fn filter(session: &Session, fields: &Fields) -> (Filter, Option<&'static str>) 
         text: fields.some("text"),
         since,
         until,
-        below: fields.some("below").and_then(|id| id.parse().ok()),
+        contradiction: Some(true).filter(|_| fields.get("contradiction") == "yes"),
+        below: fields.some("below").and_then(|id| id.parse().ok()).or(until.and_then(stored_before)),
         ..Filter::default()
     };
     // Whoever may not see addresses must not find them by asking for one after the other.
@@ -110,6 +116,13 @@ fn filter(session: &Session, fields: &Fields) -> (Filter, Option<&'static str>) 
         problem = Some("A NUL cannot be searched for.");
     }
     (filter, problem)
+}
+
+/// The least id of what was stored a millisecond or more after `time` (RFC 9562, 5.7): what is older than that in its state was stored
+/// before.
+fn stored_before(time: OffsetDateTime) -> Option<uuid::Uuid> {
+    let milliseconds = u128::try_from(time.unix_timestamp_nanos() / 1_000_000 + 1).ok()?;
+    (milliseconds < 1 << 48).then(|| uuid::Uuid::from_u128(milliseconds << 80))
 }
 
 fn form(fields: &Fields) -> Markup {
@@ -136,15 +149,16 @@ fn form(fields: &Fields) -> Markup {
     }
 }
 
-fn table(session: &Session, fields: &Fields, rows: &[Listed]) -> Markup {
-    let last = rows.last().filter(|_| rows.len() == PAGE_ROWS as usize).map(|row| row.id.to_string());
-    let older = |last: &str| {
+fn table(session: &Session, fields: &Fields, found: &Found) -> Markup {
+    let rows = &found.rows;
+    let last = rows.last().filter(|_| rows.len() == PAGE_ROWS).map(|row| row.id.to_string());
+    let older = |last: &str, look: &str| {
         let mut view: Vec<(&str, &str)> = FIELDS.iter().map(|name| (*name, fields.get(name))).collect();
-        view.push(("below", last));
+        view.extend([("below", last), ("look", look)]);
         format!("/search?{}", query(&view))
     };
     html! {
-        @if rows.is_empty() { p.card.calm { "Nothing is found." } } @else {
+        @if rows.is_empty() { p.card.calm { @if found.looked_to.is_some() { "Nothing is found yet." } @else { "Nothing is found." } } } @else {
             div.wide { table {
                 caption { "The newest first" }
                 thead { tr { th { "notification" } th { "state" } th { "since" } th { "account" } th { "recipient" } th.number { "attempts" } th { "provider" } th { "last answer" } } }
@@ -159,7 +173,40 @@ fn table(session: &Session, fields: &Fields, rows: &[Listed]) -> Markup {
                     }
                 } } }
             } }
-            @if let Some(last) = last { p { a href=(older(&last)) rel="next" { "Older" } } }
+            @if let Some(last) = last { p { a href=(older(&last, "")) rel="next" { "Older" } } }
         }
+        @if let Some(looked_to) = found.looked_to {
+            p role="status" {
+                "Looked back to what was stored at " (stored_at(looked_to)) ". "
+                a href=(older(&looked_to.to_string(), "further")) rel="next" { "Look further" }
+                span.quiet { " through " (LOOK_FURTHER) " more, which takes a second or two. An account, a recipient or a state makes it quick." }
+            }
+        }
+    }
+}
+
+/// When what has this id was stored: ids begin with their time (RFC 9562, 5.7).
+fn stored_at(id: uuid::Uuid) -> Markup {
+    let milliseconds = i128::try_from(id.as_u128() >> 80).unwrap_or_default();
+    OffsetDateTime::from_unix_timestamp_nanos(milliseconds * 1_000_000).map(at).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use time::macros::datetime;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn an_id_tells_when_it_was_stored_and_a_time_which_ids_are_older() {
+        let time = datetime!(2030-01-31 09:00:00.25 UTC);
+        let least = stored_before(time).unwrap();
+        let id = |milliseconds: u128| Uuid::from_u128((milliseconds << 80) | 0x7000_8000_0000_0000_0001);
+        let at = u128::try_from(time.unix_timestamp_nanos() / 1_000_000).unwrap();
+        assert!(id(at) < least && id(at + 1) > least);
+        assert_eq!(stored_at(id(at)).into_string(), super::at(time).into_string());
+        assert_eq!(stored_before(datetime!(1960-01-01 0:00 UTC)), None);
+        assert!(stored_before(datetime!(9999-01-01 0:00 UTC)).is_some());
     }
 }

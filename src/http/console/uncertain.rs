@@ -3,17 +3,22 @@
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use maud::{Markup, html};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use super::Console;
 use super::access::{Fields, Session};
 use super::overview::duration;
-use super::page::{Failure, address, csrf, page, state, words};
+use super::page::{Failure, address, csrf, page, query, state, words};
 use crate::domain::operator::Role;
 use crate::domain::state::State as Standing;
-use crate::store::search::{self, Filter, Listed};
+use crate::store::search::{self, Filter, Listed, Place};
 
 /// Rows of a page: as many as a person decides about at once.
-const PAGE_ROWS: u32 = 200;
+const PAGE_ROWS: usize = 200;
+
+/// Rows that it looks through for them.
+const LOOK: usize = 2_500;
 
 /// The page.
 pub(super) async fn show(
@@ -30,7 +35,7 @@ pub(super) async fn show(
         ..Filter::default()
     };
     let mut tx = console.desk.reading().await?;
-    let rows = search::uncertain(&mut tx, &filter, PAGE_ROWS).await?;
+    let found = search::uncertain(&mut tx, &filter, place(&fields), PAGE_ROWS, LOOK).await?;
     drop(tx);
     let body = html! {
         h1 { "Uncertain" }
@@ -45,9 +50,23 @@ pub(super) async fn show(
             label { "Provider" input name="provider" value=(fields.get("provider")); }
             button { "Show" }
         }
-        @if rows.is_empty() { p.card.calm { "Nothing is in doubt." } } @else { (table(&session, &rows)) }
+        @if !found.rows.is_empty() { (table(&session, &found.rows)) }
+        @else if found.looked_to.is_some() || place(&fields).is_some() { p.card.calm { "Nothing among these." } }
+        @else { p.card.calm { "Nothing is in doubt." } }
+        @if let Some(Place { until, id }) = found.looked_to {
+            @let until = until.format(&Rfc3339).unwrap_or_default();
+            @let id = id.to_string();
+            p { a rel="next" href={ "/uncertain?" (query(&[("state", fields.get("state")), ("account", fields.get("account")),
+                ("provider", fields.get("provider")), ("until", &until), ("after", &id)])) } { "More time left" } }
+        }
     };
     Ok(page(&session, "/uncertain", "Uncertain", &body))
+}
+
+/// Behind which row the page begins.
+fn place(fields: &Fields) -> Option<Place> {
+    let until = OffsetDateTime::parse(fields.get("until"), &Rfc3339).ok()?;
+    Some(Place { until, id: fields.get("after").parse().ok()? })
 }
 
 fn table(session: &Session, rows: &[Listed]) -> Markup {

@@ -10,6 +10,7 @@ pub(crate) mod api;
 pub(crate) mod browser;
 mod db;
 pub(crate) mod http;
+pub(crate) mod identity;
 mod process;
 pub(crate) mod rows;
 pub(crate) mod scene;
