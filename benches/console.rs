@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use outboxd::config::Console as Settings;
 use outboxd::domain::operator::Role;
 use outboxd::domain::token::Token;
-use outboxd::http::console::{Console, access};
+use outboxd::http::console::{Console, sign_in};
 use outboxd::http::serve::serve;
 use outboxd::sandbox::cluster::{Cluster, Options};
 use outboxd::shutdown::Shutdown;
@@ -63,7 +63,9 @@ async fn pages(cluster: &Cluster, rows: u32, times: usize) -> Vec<(String, Vec<D
     raw_sql("vacuum analyze").execute(&mut conn).await.unwrap();
     println!("{rows} rows stored in {:.0?}", start.elapsed());
     let token = Token::new([7; 32]);
-    operators::add(&mut conn, "ada", Role::Admin, Proof::Token(&access::hash(&token).unwrap()), "bench").await.unwrap();
+    operators::add(&mut conn, "ada", Role::Admin, Proof::Token(&sign_in::hash(&token).unwrap()), "bench")
+        .await
+        .unwrap();
 
     let minute = Duration::from_secs(60);
     let dsn = Dsn::new(&url, minute, minute, false).unwrap();

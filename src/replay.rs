@@ -17,6 +17,9 @@ use crate::store::replay::{self, Changed, Step};
 /// Between two steps: a rate is even enough by the tenth of a second.
 const TICK: Duration = Duration::from_millis(100);
 
+/// How soon it is noticed that somebody has paused or cancelled it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// Rows of one step at most: a short statement, and a short list of locks.
 const STEP_MAX_ROWS: u32 = 1_000;
 
@@ -146,6 +149,7 @@ async fn steps(
     let mut moved = false;
     let mut above = Uuid::nil();
     let mut allowance = Allowance::new(rate_per_second);
+    let mut looked = Instant::now();
     loop {
         if shutdown.is_draining() {
             let interrupted = Decider { who: decider.who, reason: "the process that ran it was told to stop" };
@@ -156,7 +160,16 @@ async fn steps(
             };
         }
         let rows = allowance.rows();
+        // A step tells whether it is still to go on; between two that are far apart it is asked.
+        if rows == 0 && looked.elapsed() >= LOOK_EVERY {
+            looked = Instant::now();
+            let state = replay::state(conn, id).await.map_err(|error| (error.into(), moved))?;
+            if state.as_deref() != Some("running") {
+                return Ok(state.map_or(Ended::Unknown, Ended::Stopped));
+            }
+        }
         if rows > 0 {
+            looked = Instant::now();
             let step = replay::step(conn, id, above, rows).await.map_err(|error| (error.into(), moved))?;
             moved = true;
             allowance.used(step.replayed);

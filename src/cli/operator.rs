@@ -11,7 +11,8 @@ use crate::app;
 use crate::config::Loaded;
 use crate::domain::operator::Role;
 use crate::domain::token::{RANDOM_OCTETS, Token};
-use crate::http::console::access;
+use crate::http::console::sign_in;
+use crate::store::decide::{self, Decider};
 use crate::store::operators::{self, Proof};
 
 /// The commands about operators.
@@ -66,7 +67,7 @@ pub async fn run(command: &Command, loaded: &Loaded, out: &mut impl Write) -> an
     match command {
         Command::Add(args) => {
             let token = Token::new(rand::random::<[u8; RANDOM_OCTETS]>());
-            let hash = access::hash(&token)?;
+            let hash = sign_in::hash(&token)?;
             let proof = args.identity.as_deref().map_or(Proof::Token(&hash), Proof::Identity);
             if !operators::add(&mut conn, &args.name, args.role, proof, &operator(None)?).await? {
                 writeln!(
@@ -76,6 +77,10 @@ pub async fn run(command: &Command, loaded: &Loaded, out: &mut impl Write) -> an
                 )?;
                 return Ok(Exit::Refused);
             }
+            let by = operator(None)?;
+            let decider = Decider { who: &by, reason: "outboxd operator add" };
+            let subject = format!("operator {} as {}", args.name, args.role);
+            decide::about(&mut conn, "operator add", &subject, &decider).await?;
             if let Some(identity) = &args.identity {
                 if args.json {
                     writeln!(out, "{}", json!({ "name": args.name, "role": args.role.name(), "identity": identity }))?;
@@ -119,6 +124,9 @@ pub async fn run(command: &Command, loaded: &Loaded, out: &mut impl Write) -> an
                 writeln!(out, "there is no operator {:?} who may sign in", args.name)?;
                 return Ok(Exit::Refused);
             }
+            let by = operator(None)?;
+            let decider = Decider { who: &by, reason: "outboxd operator disable" };
+            decide::about(&mut conn, "operator disable", &format!("operator {}", args.name), &decider).await?;
             writeln!(out, "{} may not sign in any more, and is signed out everywhere", args.name)?;
         }
     }

@@ -61,21 +61,53 @@ pub fn masked(address: &str) -> String {
 }
 
 /// A text in which every address is masked: servers repeat recipients in their replies.
+///
+/// An address is what stands around an `@`, also one written as `%40` or `=40`; its local part may be quoted (RFC 5321, 4.1.2).
 #[must_use]
 pub fn without_addresses(text: &str) -> String {
-    let is_part = |c: char| c.is_alphanumeric() || "!#$%&'*+/=?^_`{|}~.-@".contains(c);
+    let text = text.replace("%40", "@").replace("=40", "@");
+    let is_part = |c: char| c.is_alphanumeric() || "!#$%&'*+/=?^_`{|}~.-()\\".contains(c);
     let mut told = String::with_capacity(text.len());
-    let mut word = String::new();
-    for letter in text.chars().map(Some).chain([None]) {
-        match letter {
-            Some(letter) if is_part(letter) => word.push(letter),
-            other => {
-                told.push_str(&if word.contains('@') { masked(&word) } else { std::mem::take(&mut word) });
-                word.clear();
-                told.extend(other);
-            }
-        }
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find('@') {
+        let (before, after) = (&rest[..at], &rest[at + 1..]);
+        let local = match before.strip_suffix('"').and_then(|quoted| quoted.rfind('"')) {
+            Some(quote) => &before[quote..],
+            None => &before[before.rfind(|c| !is_part(c)).map_or(0, |at| at + last_letter_octets(before, at))..],
+        };
+        told.push_str(&before[..before.len() - local.len()]);
+        told.extend(local.trim_start_matches(['"', '(']).chars().next());
+        told.push_str("•••@");
+        rest = after;
     }
+    told.push_str(rest);
+    told
+}
+
+/// How many octets the letter at this place has.
+fn last_letter_octets(text: &str, at: usize) -> usize {
+    text[at..].chars().next().map_or(1, char::len_utf8)
+}
+
+/// A text as [`without_addresses`], and also without this recipient's local part where it stands alone, as in `No such user jo`.
+#[must_use]
+pub fn without_recipient(text: &str, recipient: &str) -> String {
+    let local = recipient.rsplit_once('@').map_or(recipient, |(local, _)| local).trim_matches('"');
+    let text = without_addresses(text);
+    if local.is_empty() {
+        return text;
+    }
+    let is_word = |c: char| c.is_alphanumeric() || "._-+".contains(c);
+    let mut told = String::with_capacity(text.len());
+    let mut rest = text.as_str();
+    while let Some(at) = rest.to_lowercase().find(&local.to_lowercase()).filter(|at| rest.is_char_boundary(*at)) {
+        let Some((found, after)) = rest[at..].split_at_checked(local.len()) else { break };
+        let alone = !rest[..at].ends_with(is_word) && !after.trim_start_matches('.').starts_with(is_word);
+        told.push_str(&rest[..at]);
+        told.push_str(if alone { "•••" } else { found });
+        rest = after;
+    }
+    told.push_str(rest);
     told
 }
 
@@ -100,16 +132,34 @@ mod tests {
         assert_eq!(masked(""), "•••");
         for (said, told) in [
             ("550 5.1.1 <jo@example.net>... User unknown", "550 5.1.1 <j•••@example.net>... User unknown"),
-            ("relay=mx, to=jo@a.b, x", "relay=mx, to=•••, x"),
+            ("to=<jo@a.b>, x", "to=<j•••@a.b>, x"),
+            ("\"jo smith\"@example.net is gone", "j•••@example.net is gone"),
+            ("jo.smith%40example.net", "j•••@example.net"),
+            ("jo.smith=40example.net", "j•••@example.net"),
+            ("jo.smith(c)@example.net", "j•••@example.net"),
+            ("a@b c@d", "a•••@b c•••@d"),
             ("no address", "no address"),
             ("@", "•••@"),
             ("é@ü.example", "é•••@ü.example"),
+            ("日 本@ü.example", "日 本•••@ü.example"),
+            ("", ""),
         ] {
-            let hidden = without_addresses(said);
-            assert!(!hidden.contains("jo@"), "{hidden}");
-            if !said.contains("to=") {
-                assert_eq!(hidden, told);
-            }
+            assert_eq!(without_addresses(said), told);
         }
+    }
+
+    #[test]
+    fn a_recipient_is_not_told_by_the_local_part_alone_either() {
+        for (said, told) in [
+            ("No such user jo.smith here", "No such user ••• here"),
+            ("No such user JO.SMITH.", "No such user •••."),
+            ("mailbox 'jo.smith' full, jo.smith@example.net", "mailbox '•••' full, j•••@example.net"),
+            ("ajo.smith jo.smithy", "ajo.smith jo.smithy"),
+            ("queued as 1", "queued as 1"),
+        ] {
+            assert_eq!(without_recipient(said, "jo.smith@example.net"), told);
+        }
+        assert_eq!(without_recipient("x İ jo", "jo@example.net"), "x İ jo".replace("jo", "•••"));
+        assert_eq!(without_recipient("x", "@"), "x");
     }
 }

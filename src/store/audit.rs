@@ -105,18 +105,28 @@ impl Decision {
 /// Decisions for a spreadsheet (RFC 4180), with a heading.
 #[must_use]
 pub fn csv(decisions: &[Decision]) -> String {
-    let heading = record(COLUMNS.iter().copied());
-    let rows = decisions.iter().map(|decision| record(decision.cells().iter().map(String::as_str)));
-    std::iter::once(heading).chain(rows).collect()
+    csv_heading() + &csv_rows(decisions)
 }
 
-/// A record. A cell that a spreadsheet would take for a formula is made a text.
+/// The heading of a spreadsheet.
+#[must_use]
+pub fn csv_heading() -> String {
+    record(COLUMNS.iter().copied())
+}
+
+/// Decisions for a spreadsheet, without a heading.
+#[must_use]
+pub fn csv_rows(decisions: &[Decision]) -> String {
+    decisions.iter().map(|decision| record(decision.cells().iter().map(String::as_str))).collect()
+}
+
+/// A record. Every cell is quoted, so that no separator that a spreadsheet may know ends it; and one that it would take for a formula
+/// is made a text.
 fn record<'c>(cells: impl Iterator<Item = &'c str>) -> String {
     let cells: Vec<String> = cells
         .map(|cell| {
             let formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
-            let cell = if formula { format!("'{cell}") } else { cell.to_owned() };
-            if cell.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell }
+            format!("\"{}{}\"", if formula { "'" } else { "" }, cell.replace('"', "\"\""))
         })
         .collect();
     format!("{}\r\n", cells.join(","))
@@ -127,8 +137,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_quoted_where_they_must_be_and_are_no_formulas() {
-        let told = record(["plain", "a \"b\", c", "=1+1", "two\nlines", ""].into_iter());
-        assert_eq!(told, "plain,\"a \"\"b\"\", c\",'=1+1,\"two\nlines\",\r\n");
+    fn cells_are_quoted_and_are_no_formulas() {
+        let told = record(["plain", "a \"b\", c", "=1+1", "two\nlines", "a;=1", ""].into_iter());
+        assert_eq!(told, "\"plain\",\"a \"\"b\"\", c\",\"'=1+1\",\"two\nlines\",\"a;=1\",\"\"\r\n");
     }
 }

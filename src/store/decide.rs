@@ -230,6 +230,28 @@ pub async fn resume(conn: &mut PgConnection, what: &Pausable, decider: &Decider<
     Ok(resumed)
 }
 
+/// How a notification stands: what a decision that was previewed is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stands {
+    /// Its state.
+    pub state: State,
+    /// The fence of its last claim.
+    pub fence: i64,
+}
+
+/// How it stands, and goes on to until the transaction ends; `None` if there is none.
+///
+/// # Errors
+/// When the database fails, or somebody else has it locked for too long.
+pub async fn stands(tx: &mut PgConnection, id: NotificationId) -> Result<Option<Stands>, StoreError> {
+    let row = sqlx::query!("select state, fence from outboxd.delivery where notification_id = $1 for update", id.0)
+        .fetch_optional(tx)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    let state = row.state.parse().map_err(|_| StoreError::Unknown { what: format!("state `{}`", row.state) })?;
+    Ok(Some(Stands { state, fence: row.fence }))
+}
+
 /// Locks the row, so that the decision is about what it says.
 async fn lock(tx: &mut PgConnection, id: NotificationId) -> Result<Option<Row>, StoreError> {
     let row = sqlx::query!(
@@ -284,7 +306,16 @@ async fn finish(
     Ok(Decided::Done { before: before.state, after: after.state })
 }
 
-async fn about(tx: &mut PgConnection, action: &str, subject: &str, decider: &Decider<'_>) -> Result<(), sqlx::Error> {
+/// Puts on record what somebody did to something that is no notification.
+///
+/// # Errors
+/// When the database fails.
+pub async fn about(
+    tx: &mut PgConnection,
+    action: &str,
+    subject: &str,
+    decider: &Decider<'_>,
+) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "insert into outboxd.decision (decided_by, action, reason, subject) values ($1, $2, $3, $4)",
         decider.who,

@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct Desk {
     pool: PgPool,
+    /// What a transaction begins with where sessions are not our own.
+    opening: Option<String>,
 }
 
 impl Desk {
@@ -27,7 +29,7 @@ impl Desk {
             .acquire_timeout(PATIENCE)
             .acquire_slow_threshold(PATIENCE)
             .connect_lazy_with(dsn.options().clone());
-        Self { pool }
+        Self { pool, opening: dsn.transaction_pooling().then(|| dsn.settings_of_transaction()) }
     }
 
     /// A transaction in which everything read is of one moment.
@@ -35,7 +37,7 @@ impl Desk {
     /// # Errors
     /// When the database cannot be reached.
     pub async fn reading(&self) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
-        self.pool.begin_with("begin isolation level repeatable read read only").await
+        self.opened(self.pool.begin_with("begin isolation level repeatable read read only").await?).await
     }
 
     /// A transaction to decide something in.
@@ -43,6 +45,16 @@ impl Desk {
     /// # Errors
     /// When the database cannot be reached.
     pub async fn deciding(&self) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
-        self.pool.begin().await
+        self.opened(self.pool.begin_with("begin isolation level read committed").await?).await
+    }
+
+    async fn opened(
+        &self,
+        mut tx: Transaction<'static, Postgres>,
+    ) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+        if let Some(opening) = &self.opening {
+            sqlx::raw_sql(sqlx::AssertSqlSafe(opening.clone())).execute(&mut *tx).await?;
+        }
+        Ok(tx)
     }
 }

@@ -162,9 +162,14 @@ impl Dsn {
     fn opening_statement(&self) -> String {
         // Named statements that another client left on this server connection would clash with ours. A PgBouncer that keeps
         // account of named statements (from 1.21 on) sees that they are gone and makes its clients' anew.
+        format!("begin isolation level read committed; deallocate all; {}", self.settings_of_transaction())
+    }
+
+    /// What holds for a transaction on a session that is not our own.
+    pub(super) fn settings_of_transaction(&self) -> String {
         format!(
-            "begin isolation level read committed; deallocate all; set local synchronous_commit = on; \
-             set local statement_timeout = {0}; set local idle_in_transaction_session_timeout = {0}; set local lock_timeout = {1}{2}",
+            "set local synchronous_commit = on; set local statement_timeout = {0}; \
+             set local idle_in_transaction_session_timeout = {0}; set local lock_timeout = {1}{2}",
             self.statement_timeout.as_millis(),
             self.lock_timeout.as_millis(),
             PLANNER.map(|(name, value)| format!("; set local {name} = {value}")).concat()

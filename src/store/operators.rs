@@ -12,7 +12,7 @@ use crate::domain::operator::Role;
 
 use super::StoreError;
 
-/// How long a session that is in use is not written again: each page would be a commit.
+/// How long a session that is in use is not written again, at most: each page would be a commit. Less where little idling is allowed.
 const SEEN_EVERY_SECONDS: f64 = 60.0;
 
 /// An operator as listed.
@@ -39,6 +39,8 @@ pub struct Known {
     pub id: Uuid,
     /// The hash of the token.
     pub token_hash: String,
+    /// The first octets of its SHA-256; `None` for a token of an earlier release.
+    pub token_check: Option<Vec<u8>>,
 }
 
 /// Who is signed in.
@@ -50,11 +52,20 @@ pub struct SignedIn {
     pub role: Role,
 }
 
+/// What is stored of a token.
+#[derive(Debug, Clone)]
+pub struct TokenHash {
+    /// Its Argon2id hash, in the PHC string format.
+    pub hash: String,
+    /// The first octets of its SHA-256.
+    pub check: [u8; 4],
+}
+
 /// How somebody proves who they are.
 #[derive(Debug, Clone, Copy)]
 pub enum Proof<'a> {
-    /// By a token of this hash.
-    Token(&'a str),
+    /// By this token.
+    Token(&'a TokenHash),
     /// By the identity provider's word that they are this one.
     Identity(&'a str),
 }
@@ -73,12 +84,12 @@ pub async fn add(
     proof: Proof<'_>,
     created_by: &str,
 ) -> Result<bool, sqlx::Error> {
-    let (token_hash, identity) = match proof {
-        Proof::Token(hash) => (hash, None),
-        Proof::Identity(identity) => (NO_TOKEN, Some(identity)),
+    let (token_hash, token_check, identity) = match proof {
+        Proof::Token(token) => (token.hash.as_str(), Some(token.check.as_slice()), None),
+        Proof::Identity(identity) => (NO_TOKEN, None, Some(identity)),
     };
     let added = sqlx::query!(
-        "insert into outboxd.operator (id, name, role, token_hash, created_by, identity) values ($1, $2, $3, $4, $5, $6)
+        "insert into outboxd.operator (id, name, role, token_hash, created_by, identity, token_check) values ($1, $2, $3, $4, $5, $6, $7)
          on conflict do nothing",
         Uuid::now_v7(),
         name,
@@ -86,6 +97,7 @@ pub async fn add(
         token_hash,
         created_by,
         identity,
+        token_check,
     )
     .execute(conn)
     .await?;
@@ -139,27 +151,35 @@ pub async fn close_all(conn: &mut PgConnection, name: &str) -> Result<u64, sqlx:
     Ok(closed.rows_affected())
 }
 
-/// An operator who may sign in.
+/// An operator who may sign in by a token.
 ///
 /// # Errors
 /// When the database cannot be read.
 pub async fn known(conn: &mut PgConnection, name: &str) -> Result<Option<Known>, sqlx::Error> {
-    sqlx::query_as!(Known, "select id, token_hash from outboxd.operator where name = $1 and disabled_at is null", name)
-        .fetch_optional(conn)
-        .await
+    sqlx::query_as!(
+        Known,
+        "select id, token_hash, token_check from outboxd.operator
+         where name = $1 and disabled_at is null and token_hash <> $2",
+        name,
+        NO_TOKEN,
+    )
+    .fetch_optional(conn)
+    .await
 }
 
 /// The operator whom the identity provider calls this, if they may sign in.
 ///
 /// # Errors
 /// When the database cannot be read.
-pub async fn identified(conn: &mut PgConnection, identity: &str) -> Result<Option<Uuid>, sqlx::Error> {
-    sqlx::query_scalar!("select id from outboxd.operator where identity = $1 and disabled_at is null", identity)
-        .fetch_optional(conn)
-        .await
+pub async fn identified(conn: &mut PgConnection, identity: &str) -> Result<Option<(Uuid, String)>, sqlx::Error> {
+    let found =
+        sqlx::query!("select id, name from outboxd.operator where identity = $1 and disabled_at is null", identity)
+            .fetch_optional(conn)
+            .await?;
+    Ok(found.map(|found| (found.id, found.name)))
 }
 
-/// Opens a session, and removes those that have ended.
+/// Opens a session, and removes those that have ended; `false` if the operator may not sign in any more.
 ///
 /// # Errors
 /// When the database fails.
@@ -168,20 +188,22 @@ pub async fn open_session(
     id_hash: &[u8; 32],
     operator: Uuid,
     lifetime: Duration,
-) -> Result<(), sqlx::Error> {
+) -> Result<bool, sqlx::Error> {
     sqlx::query!("delete from outboxd.session where expires_at <= now()").execute(&mut *conn).await?;
-    sqlx::query!(
-        "insert into outboxd.session (id_hash, operator_id, expires_at) values ($1, $2, now() + make_interval(secs => $3))",
+    let opened = sqlx::query!(
+        "insert into outboxd.session (id_hash, operator_id, expires_at)
+         select $1, id, now() + make_interval(secs => $3) from outboxd.operator where id = $2 and disabled_at is null",
         id_hash.as_slice(),
         operator,
         lifetime.as_secs_f64(),
     )
     .execute(conn)
     .await?;
-    Ok(())
+    Ok(opened.rows_affected() > 0)
 }
 
-/// Who has this session; `None` if it has ended, was not used for `idle`, or its operator may not any more.
+/// Who has this session; `None` if it has ended, was not used for `idle`, or its operator may not any more. `uses` says whether
+/// somebody uses it now, or a page only follows.
 ///
 /// # Errors
 /// When the database fails.
@@ -189,6 +211,7 @@ pub async fn session(
     conn: &mut PgConnection,
     id_hash: &[u8; 32],
     idle: Duration,
+    uses: bool,
 ) -> Result<Option<SignedIn>, StoreError> {
     let row = sqlx::query!(
         r#"
@@ -199,12 +222,12 @@ pub async fn session(
         "#,
         id_hash.as_slice(),
         idle.as_secs_f64(),
-        SEEN_EVERY_SECONDS,
+        SEEN_EVERY_SECONDS.min(idle.as_secs_f64() / 4.0),
     )
     .fetch_optional(&mut *conn)
     .await?;
     let Some(row) = row else { return Ok(None) };
-    if row.stale {
+    if uses && row.stale {
         sqlx::query!("update outboxd.session set last_seen_at = now() where id_hash = $1", id_hash.as_slice())
             .execute(conn)
             .await?;

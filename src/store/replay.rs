@@ -13,7 +13,7 @@ use super::search::{Filter, filtered};
 
 mod report;
 
-pub use report::{Class, Replay, Report, Sample, list, moving, report, samples, scopes};
+pub use report::{Class, Replay, Report, Sample, list, moving, report, report_within, samples, scopes};
 
 /// What became of a change to a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]

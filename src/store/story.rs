@@ -274,6 +274,16 @@ pub async fn of_operation(
     .await
 }
 
+/// Whether there is such a notification.
+///
+/// # Errors
+/// When the database cannot be read.
+pub async fn exists(conn: &mut PgConnection, id: NotificationId) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(r#"select exists (select from outboxd.outbox where id = $1) as "exists!""#, id.0)
+        .fetch_one(conn)
+        .await
+}
+
 /// What a notification says, as it was promised; `None` where there is no such notification, or its content was erased.
 ///
 /// # Errors

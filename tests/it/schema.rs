@@ -2,8 +2,11 @@
 
 use outboxd::domain::state::{State, TRANSITIONS};
 
-use crate::harness::TestDb;
+use outboxd::store::migrate;
+use sqlx::{Connection as _, PgConnection};
+
 use crate::harness::rows::plain;
+use crate::harness::{TestDb, cluster};
 
 /// The columns that a row in this state has, so that only the transition itself can be refused.
 fn columns(state: State) -> &'static str {
@@ -104,4 +107,34 @@ async fn beginning_stays_a_heap_only_update() {
     .await
     .unwrap();
     assert!(indexed.is_empty(), "an index that names `state` makes every begin rewrite every index: {indexed:?}");
+}
+
+#[tokio::test]
+async fn two_processes_that_migrate_at_once_do_it_once() {
+    let name = cluster().create_database(None).await.unwrap();
+    let url = cluster().url(&name);
+    let one = async || {
+        let mut conn = PgConnection::connect(&url).await.unwrap();
+        migrate::migrate(&mut conn).await.unwrap();
+        migrate::pending(&mut conn).await.unwrap()
+    };
+    assert_eq!(tokio::join!(one(), one(), one()), (0, 0, 0));
+}
+
+#[tokio::test]
+async fn an_index_whose_building_was_interrupted_is_built_the_next_time() {
+    let db = TestDb::new().await;
+    // As a build leaves it that was interrupted.
+    db.sql("update pg_index set indisvalid = false where indexrelid = 'outboxd.outbox_account'::regclass")
+        .await
+        .unwrap();
+    db.sql("delete from outboxd.migration where version = 20261201000012").await.unwrap();
+    let mut conn = db.pool.acquire().await.unwrap();
+    migrate::migrate(&mut conn).await.unwrap();
+    let valid: bool =
+        sqlx::query_scalar("select indisvalid from pg_index where indexrelid = 'outboxd.outbox_account'::regclass")
+            .fetch_one(&db.pool)
+            .await
+            .unwrap();
+    assert!(valid);
 }

@@ -9,7 +9,7 @@ use super::Console;
 use crate::store::StoreError;
 use crate::store::doctor::{self, Facts};
 use crate::store::overview::{self, Unfinished};
-use crate::store::pulse;
+use crate::store::pulse::{self, Stretch};
 
 /// Counts are not made anew more often than this, nor more than a twentieth of the time.
 const EVERY: Duration = Duration::from_secs(2);
@@ -17,6 +17,9 @@ const SHARE: u32 = 20;
 
 /// How long a page waits for counts that are just being made, where there are older ones.
 const PATIENCE: Duration = Duration::from_millis(20);
+
+/// How long the chart of a day is kept: it reads the lines of every worker of that day.
+const DAY_KEPT: Duration = Duration::from_secs(15);
 
 /// What was counted at one moment.
 #[derive(Debug, Clone)]
@@ -45,12 +48,21 @@ impl Counted {
     }
 }
 
+/// What attempts came to, as it was read.
+#[derive(Debug, Clone)]
+struct Chart {
+    at: Instant,
+    stretches: Vec<Stretch>,
+}
+
 /// The newest counts, shared by all pages.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Counts {
     last: Arc<Mutex<Option<Counted>>>,
     /// Held by whoever counts.
     turn: Arc<Turn<()>>,
+    /// The chart of a day: as old as it may be, it is a sixtieth of one of its bars behind.
+    day: Arc<Turn<Option<Chart>>>,
 }
 
 impl Counts {
@@ -78,6 +90,23 @@ impl Console {
             },
             None => counting.await.unwrap_or(Err(StoreError::Silence(Duration::ZERO))),
         }
+    }
+
+    /// What attempts came to in each of so many stretches of so many minutes.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub(super) async fn chart(&self, stretches: i32, minutes: i32) -> Result<Vec<Stretch>, StoreError> {
+        if minutes == 1 {
+            return Ok(pulse::stretches(&mut *self.desk.reading().await?, stretches, minutes).await?);
+        }
+        let mut day = self.counts.day.lock().await;
+        if let Some(chart) = day.as_ref().filter(|chart| chart.at.elapsed() < DAY_KEPT) {
+            return Ok(chart.stretches.clone());
+        }
+        let stretches = pulse::stretches(&mut *self.desk.reading().await?, stretches, minutes).await?;
+        *day = Some(Chart { at: Instant::now(), stretches: stretches.clone() });
+        Ok(stretches)
     }
 
     async fn count(&self) -> Result<Counted, StoreError> {

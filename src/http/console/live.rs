@@ -1,7 +1,8 @@
 //! What has changed, as it changes: server-sent events (WHATWG HTML, 9.2) of a few counts. Asked for once for all who follow.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -9,7 +10,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use tokio::sync::Semaphore;
 
 use super::Console;
 use super::page::Failure;
@@ -20,16 +20,43 @@ const EVERY: Duration = Duration::from_secs(2);
 /// How many may follow at once.
 const FOLLOWERS_MAX: usize = 100;
 
-/// How many tellings until it is looked again who is asking: a session that was ended follows no more.
-const TELLINGS_PER_LOOK: u32 = 15;
+/// How many of these one person may have: pages in as many tabs.
+const FOLLOWERS_EACH_MAX: usize = 10;
 
-/// The places of those who follow.
-#[derive(Debug, Clone)]
-pub(super) struct Live(Arc<Semaphore>);
+/// How often each person follows, by name.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Live(Arc<Mutex<BTreeMap<String, usize>>>);
 
-impl Default for Live {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(FOLLOWERS_MAX)))
+/// A place of somebody who follows, until it is dropped.
+struct Place {
+    live: Live,
+    name: String,
+}
+
+impl Live {
+    fn place(&self, name: &str) -> Option<Place> {
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if places.values().sum::<usize>() >= FOLLOWERS_MAX {
+            return None;
+        }
+        let theirs = places.entry(name.to_owned()).or_default();
+        if *theirs >= FOLLOWERS_EACH_MAX {
+            return None;
+        }
+        *theirs += 1;
+        Some(Place { live: self.clone(), name: name.to_owned() })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut places = self.live.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = places.get(&self.name).copied().unwrap_or_default().saturating_sub(1);
+        if left == 0 {
+            places.remove(&self.name);
+        } else {
+            places.insert(self.name.clone(), left);
+        }
     }
 }
 
@@ -48,8 +75,8 @@ impl Console {
 
 /// Tells until the page is left, the session ends or the server stops.
 pub(super) async fn stream(State(console): State<Console>, headers: HeaderMap) -> Result<Response, Failure> {
-    console.enter(&headers, "/").await?;
-    let Ok(place) = Arc::clone(&console.live.0).try_acquire_owned() else {
+    let session = console.glance(&headers).await?;
+    let Some(place) = console.live.place(&session.name) else {
         return Ok(StatusCode::SERVICE_UNAVAILABLE.into_response());
     };
     let telling = stream::unfold((console, headers, place, 0u32), |(console, headers, place, told)| async move {
@@ -59,7 +86,8 @@ pub(super) async fn stream(State(console): State<Console>, headers: HeaderMap) -
                 () = console.shutdown.draining() => return None,
             }
         }
-        if told > 0 && told.is_multiple_of(TELLINGS_PER_LOOK) && console.enter(&headers, "/").await.is_err() {
+        // A session that was ended follows no more.
+        if told > 0 && console.glance(&headers).await.is_err() {
             return None;
         }
         // A comment where there is nothing to tell: the page then says that it is stale.

@@ -4,7 +4,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use maud::{DOCTYPE, PreEscaped, html};
+use maud::{DOCTYPE, html};
 use uuid::Uuid;
 
 use super::Console;
@@ -51,7 +51,21 @@ pub(super) async fn html(
         }
     };
     let headers = [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, POLICY)];
-    Ok((headers, PreEscaped(page).into_string()).into_response())
+    Ok((headers, without_links(&page)).into_response())
+}
+
+/// The HTML with its `link` elements made elements that mean nothing: a browser connects to where a `preconnect` points whatever the
+/// policy says.
+fn without_links(html: &str) -> String {
+    let mut shown = String::with_capacity(html.len());
+    let mut rest = html;
+    while let Some(at) = rest.as_bytes().windows(5).position(|five| five.eq_ignore_ascii_case(b"<link")) {
+        shown.push_str(&rest[..at]);
+        shown.push_str("<x-link");
+        rest = &rest[at + 5..];
+    }
+    shown.push_str(rest);
+    shown
 }
 
 /// The bytes that went out, or would, to the provider of the last attempt.
@@ -77,4 +91,16 @@ pub(super) async fn source(
         composed.bytes,
     )
         .into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_element_is_none_any_more_and_nothing_else_changes() {
+        let html = "<LINK rel=preconnect href=//x>é<link><a href=//x>link</a><<link";
+        assert_eq!(without_links(html), "<x-link rel=preconnect href=//x>é<x-link><a href=//x>link</a><<x-link");
+        assert_eq!(without_links("<lin"), "<lin");
+    }
 }

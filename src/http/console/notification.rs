@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::Console;
 use super::access::Session;
-use super::page::{Failure, address, at, at_exactly, csrf, page, state, words};
+use super::page::{Failure, address, at, at_exactly, csrf, page, state, words, words_about};
 use crate::domain::ids::NotificationId;
 use crate::domain::operator::Role;
 use crate::store::story::{Attempt, Story, story};
@@ -35,7 +35,7 @@ pub(super) async fn show(
         h2 { "What happened" }
         (bars(&story.attempts))
         ol.timeline { @for event in story.timeline() {
-            li class=(event.kind.name()) { time datetime=(at_exactly(event.at)) { (at_exactly(event.at)) } " " (words(&session, &event.words)) }
+            li class=(event.kind.name()) { time datetime=(at_exactly(event.at)) { (at_exactly(event.at)) } " " (words_about(&session, &event.words, &story.notification.recipient)) }
         } }
         @if !story.evidence.is_empty() { (evidence(&session, &story)) }
         h2 { "The message as sent" }
@@ -60,9 +60,9 @@ fn facts(session: &Session, story: &Story) -> Markup {
             @if session.role >= Role::Operator { dt { "Subject" } dd { (n.subject) } }
             dt { "Route" } dd { (n.route) ", priority " (n.priority) }
             @if let Some(operation) = &story.operation {
-                dt { "Operation" } dd { (operation.operation) " " code { (operation.request_key) } ", message " code { (operation.message_id) } ", " (operation.notifications) " notifications" }
+                dt { "Operation" } dd { (operation.operation) " " code { (words(session, &operation.request_key)) } ", message " code { (operation.message_id) } ", " (operation.notifications) " notifications" }
             }
-            @if let Some(key) = &n.dedup_key { dt { "Dedup key" } dd { code { (key) } } }
+            @if let Some(key) = &n.dedup_key { dt { "Dedup key" } dd { code { (words(session, key)) } } }
             @if let Some(expires) = n.expires_at { dt { "Expires" } dd { (at(expires)) } }
         }
     }
@@ -101,9 +101,9 @@ fn evidence(session: &Session, story: &Story) -> Markup {
         div.wide { table {
             thead { tr { th { "attempt" } th { "proves" } th { "kind" } th { "source" } th { "reference" } th { "happened" } th { "came" } th { "recorded by" } th { "detail" } } }
             tbody { @for piece in &story.evidence { tr {
-                td { (piece.attempt_number) } td { (piece.proves) } td { (piece.kind) } td { (piece.source) } td { (words(session, &piece.reference)) }
-                td { @if let Some(time) = piece.happened_at { (at(time)) } } td { (at(piece.received_at)) } td { (piece.recorded_by) }
-                td { code { (words(session, &piece.detail.to_string())) } }
+                td { (piece.attempt_number) } td { (piece.proves) } td { (piece.kind) } td { (words(session, &piece.source)) } td { (words(session, &piece.reference)) }
+                td { @if let Some(time) = piece.happened_at { (at(time)) } } td { (at(piece.received_at)) } td { (words(session, &piece.recorded_by)) }
+                td { @if session.role >= Role::Operator { code { (piece.detail) } } @else { span.quiet { "needs the role operator" } } }
             } } }
         } }
     }

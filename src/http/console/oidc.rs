@@ -14,13 +14,14 @@ use super::Console;
 use super::access::{Fields, ours};
 use super::page::{self, Failure};
 use crate::client::oidc::{Flow, Oidc, OidcError};
+use crate::store::decide::{self, Decider};
 use crate::store::operators;
 
 /// How long somebody may take at the provider, in seconds.
 const FLOW_SECONDS: u64 = 600;
 
 /// Sign-ins that are with the provider at once.
-pub(super) const AT_ONCE_MAX: usize = 8;
+pub(super) const AT_ONCE_MAX: usize = 32;
 
 /// What the browser keeps.
 #[derive(Serialize, Deserialize)]
@@ -84,13 +85,15 @@ pub(super) async fn back(
     let identity = provider.finish(flow, fields.get("state"), fields.get("code")).await.map_err(failed)?;
     let mut tx = console.desk.deciding().await?;
     let known = if identity.contains('\0') { None } else { operators::identified(&mut tx, &identity).await? };
-    let Some(operator) = known else {
+    let Some((operator, name)) = known else {
         tracing::warn!("somebody whom the identity provider knows is no operator of the console");
         return Err(refused(
             "The identity provider knows you, and outboxd does not. An operator is added with: outboxd operator add NAME --role ROLE --identity …",
         ));
     };
     let session = console.open_session(&mut tx, operator).await?;
+    let decider = Decider { who: &name, reason: "at the identity provider" };
+    decide::about(&mut tx, "sign in", "the console", &decider).await?;
     tx.commit().await?;
     // A page that leads on by itself: a redirect would still be the provider's doing, and a strict cookie not come along.
     let next = ours(&next);

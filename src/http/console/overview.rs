@@ -37,8 +37,8 @@ pub(super) async fn show(
     let span = SPANS.into_iter().find(|(name, ..)| *name == fields.get("over")).unwrap_or(SPANS[0]);
     let counted = console.counted().await?;
     let (facts, unfinished) = (&counted.facts, &counted.unfinished);
+    let stretches = console.chart(span.2, span.3).await?;
     let mut tx = console.desk.reading().await?;
-    let stretches = pulse::stretches(&mut tx, span.2, span.3).await?;
     let providers = Providers {
         hours: pulse::last_hour(&mut tx).await?,
         latencies: pulse::latencies(&mut tx).await?,
@@ -49,7 +49,7 @@ pub(super) async fn show(
     drop(tx);
     let body = html! {
         h1 { "Overview" }
-        (needs_a_person(facts, &pauses, &providers.heard))
+        (needs_a_person(&session, facts, &pauses, &providers.heard))
         h2 { "Now" }
         (now(unfinished, facts))
         @if counted.age() > COUNTED_LATELY { p.quiet { "Counted " (duration(counted.age().as_secs_f64())) " ago." } }
@@ -69,7 +69,7 @@ struct Providers {
     troubles: Vec<Trouble>,
 }
 
-fn needs_a_person(facts: &Facts, pauses: &[Pause], heard: &[Heard]) -> Markup {
+fn needs_a_person(session: &Session, facts: &Facts, pauses: &[Pause], heard: &[Heard]) -> Markup {
     let waits = facts.oldest_ready_seconds.filter(|seconds| *seconds > READY_MAX_SECONDS);
     let held_back: BTreeSet<&str> = heard
         .iter()
@@ -111,7 +111,7 @@ fn needs_a_person(facts: &Facts, pauses: &[Pause], heard: &[Heard]) -> Markup {
                     a.card.attention href="#providers" { strong { "silent" } span { "worker " (worker) ": its leases tell what it held" } }
                 }
                 @for pause in pauses {
-                    a.card.attention href="/pauses" { strong { "paused" } span { (pause.kind) " " (pause.name) ": " (pause.reason) } }
+                    a.card.attention href="/pauses" { strong { "paused" } span { (pause.kind) " " (pause.name) ": " (words(session, &pause.reason)) } }
                 }
             }
         }

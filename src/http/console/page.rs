@@ -2,12 +2,14 @@
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use humantime_serde::re::humantime;
 use maud::{DOCTYPE, Markup, html};
+use time::format_description::well_known::Rfc3339;
 use time::macros::format_description;
 use time::{OffsetDateTime, UtcOffset};
 
 use super::access::Session;
-use crate::domain::operator::{Role, masked, without_addresses};
+use crate::domain::operator::{Role, masked, without_addresses, without_recipient};
 use crate::store::StoreError;
 
 /// The pages that the head of every page leads to.
@@ -104,6 +106,26 @@ pub(super) fn words(session: &Session, text: &str) -> String {
     if session.role >= Role::Operator { text.to_owned() } else { without_addresses(text) }
 }
 
+/// The same about one recipient, who may be named without the domain.
+pub(super) fn words_about(session: &Session, text: &str, recipient: &str) -> String {
+    if session.role >= Role::Operator { text.to_owned() } else { without_recipient(text, recipient) }
+}
+
+/// A time as people write it: RFC 3339, or how long ago it was.
+pub(super) fn moment(text: &str) -> Result<OffsetDateTime, &'static str> {
+    const HOW: &str = "A time is RFC 3339, such as 2030-01-31T09:00:00Z, or an age, such as 2h.";
+    const FAR: &str = "A time is from the years 1970 to 9999.";
+    let time = match OffsetDateTime::parse(text, &Rfc3339) {
+        Ok(time) => time.checked_to_offset(UtcOffset::UTC).ok_or(FAR)?,
+        Err(_) => {
+            let age = humantime::parse_duration(text).map_err(|_| HOW)?;
+            let age = time::Duration::try_from(age).map_err(|_| FAR)?;
+            OffsetDateTime::now_utc().checked_sub(age).ok_or(FAR)?
+        }
+    };
+    if (1970..=9999).contains(&time.year()) { Ok(time) } else { Err(FAR) }
+}
+
 /// Why there is no page.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -186,4 +208,30 @@ pub(super) async fn not_found() -> Failure {
 pub(super) fn query(fields: &[(&str, &str)]) -> String {
     let pairs = fields.iter().filter(|(_, value)| !value.is_empty());
     pairs.map(|(name, value)| format!("{name}={}", escaped_all(value))).collect::<Vec<_>>().join("&")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_read_as_people_write_it_and_no_farther_than_it_can_be_stored() {
+        assert_eq!(moment("2030-01-31T10:00:00+01:00").unwrap().unix_timestamp(), 1_896_080_400);
+        let ago = OffsetDateTime::now_utc() - moment("2h").unwrap();
+        assert!((7_199..7_300).contains(&ago.whole_seconds()), "{ago}");
+        let far = [
+            "9999-12-31T23:59:59-23:59",
+            "0000-01-01T00:00:00+23:59",
+            "1969-12-31T23:59:59Z",
+            "9000years",
+            "60years",
+            "999999999999y",
+        ];
+        for text in far {
+            assert!(moment(text).is_err(), "{text}");
+        }
+        for text in ["", "yesterday", "2030-01-31", "-2h"] {
+            assert!(moment(text).unwrap_err().contains("RFC 3339"), "{text}");
+        }
+    }
 }

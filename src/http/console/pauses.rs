@@ -1,13 +1,13 @@
 //! What is not claimed for now, and, for admins, who is signed in.
 
-use axum::extract::{Form, Path, State};
+use axum::extract::{Form, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 
 use super::Console;
 use super::access::{Fields, Session};
-use super::page::{Failure, at, csrf, page};
+use super::page::{Failure, at, csrf, page, words};
 use crate::domain::operator::Role;
 use crate::store::decide::{self, Decider, Pausable};
 use crate::store::doctor::{self, Pause};
@@ -35,7 +35,7 @@ fn table(session: &Session, pauses: &[Pause]) -> Markup {
         div.wide { table {
             thead { tr { th { "what" } th { "since" } th { "by" } th { "why" } th { "change" } } }
             tbody { @for pause in pauses { tr {
-                td { (pause.kind) " " (pause.name) } td { (at(pause.since)) } td { (pause.paused_by) } td { (pause.reason) }
+                td { (pause.kind) " " (pause.name) } td { (at(pause.since)) } td { (pause.paused_by) } td { (words(session, &pause.reason)) }
                 td { @if session.role >= Role::Admin {
                     form.actions method="post" action="/pauses" {
                         (csrf(session))
@@ -73,7 +73,7 @@ fn people(session: &Session, operators: &[Listed]) -> Markup {
                 td { @if let Some(time) = operator.disabled_at { "disabled " (at(time)) } @else { "may sign in" } }
                 td.number { (operator.sessions) }
                 td { @if operator.sessions > 0 {
-                    form method="post" action={ "/operators/" (super::page::escaped_all(&operator.name)) "/sign-out" } { (csrf(session)) button { "Sign out everywhere" } }
+                    form method="post" action="/operators/sign-out" { (csrf(session)) input type="hidden" name="name" value=(operator.name); button { "Sign out everywhere" } }
                 } }
             } } }
         } }
@@ -92,7 +92,7 @@ pub(super) async fn change(
     let (reason, name) = (fields.reason()?, fields.get("name").to_owned());
     let what = match fields.get("kind") {
         "all" => Pausable::All,
-        _ if name.is_empty() || name.len() > 200 || name.contains('\0') => {
+        _ if name.is_empty() || name.len() > 200 => {
             return Err(Failure::bad("Say which provider or account."));
         }
         "provider" => Pausable::Provider(name),
@@ -114,14 +114,16 @@ pub(super) async fn change(
 pub(super) async fn sign_out(
     State(console): State<Console>,
     headers: HeaderMap,
-    Path(name): Path<String>,
     Form(fields): Form<Vec<(String, String)>>,
 ) -> Result<Response, Failure> {
-    let session = console.enter_by_form(&headers, &Fields(fields)).await?;
+    let fields = Fields(fields);
+    let session = console.enter_by_form(&headers, &fields).await?;
     session.may(Role::Admin)?;
+    let name = fields.get("name");
     let mut tx = console.desk.deciding().await?;
-    operators::close_all(&mut tx, &name).await?;
+    operators::close_all(&mut tx, name).await?;
+    let decider = Decider { who: &session.name, reason: "by hand, in the console" };
+    decide::about(&mut tx, "sign out", &format!("operator {name}"), &decider).await?;
     tx.commit().await?;
-    tracing::info!("an admin has ended an operator's sessions");
     Ok(Redirect::to("/pauses").into_response())
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::Console;
 use super::access::{Fields, Session};
-use super::page::{Failure, address, at, csrf, page, state, words};
+use super::page::{Failure, address, at, csrf, page, state, words, words_about};
 use crate::domain::operator::Role;
 use crate::store::decide::Decider;
 use crate::store::replay::{self as store, Changed, Replay, Report, Sample};
@@ -18,8 +18,8 @@ use crate::store::search::Filter;
 /// Replays on one page.
 const PAGE_ROWS: u32 = 50;
 
-/// The highest rate that can be asked for here.
-const RATE_MAX: f64 = 10_000.0;
+/// The rates that can be asked for here.
+const RATES: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
 
 fn id_of(id: Result<Path<Uuid>, PathRejection>) -> Result<Uuid, Failure> {
     id.map(|Path(id)| id).map_err(|_| Failure::missing("There is no such replay."))
@@ -34,12 +34,12 @@ pub(super) async fn list(State(console): State<Console>, headers: HeaderMap) -> 
     let body = html! {
         h1 { "Replays" }
         @if session.role >= Role::Operator { (form(&session)) }
-        @if replays.is_empty() { p.card.calm { "Nothing was ever replayed." } } @else { (table(&replays)) }
+        @if replays.is_empty() { p.card.calm { "Nothing was ever replayed." } } @else { (table(&session, &replays)) }
     };
     Ok(page(&session, "/replays", "Replays", &body))
 }
 
-fn table(replays: &[Replay]) -> Markup {
+fn table(session: &Session, replays: &[Replay]) -> Markup {
     html! {
         div.wide { table {
             caption { "The newest first" }
@@ -47,7 +47,7 @@ fn table(replays: &[Replay]) -> Markup {
             tbody { @for replay in replays { tr {
                 td.id { a.row href={ "/replays/" (replay.id) } { (replay.id) } }
                 td { (replay.state) } td { (at(replay.created_at)) } td { (replay.created_by) }
-                td.number { (replay.done) } td.number { (replay.planned) } td { (replay.reason) }
+                td.number { (replay.done) } td.number { (replay.planned) } td { (words(session, &replay.reason)) }
             } } }
         } }
     }
@@ -87,9 +87,6 @@ pub(super) async fn plan(
     let session = console.enter_by_form(&headers, &fields).await?;
     session.may(Role::Operator)?;
     let reason = fields.reason()?;
-    if fields.0.iter().any(|(_, value)| value.contains('\0')) {
-        return Err(Failure::bad("A NUL cannot be searched for."));
-    }
     let code = fields
         .some("code")
         .map(|code| code.parse().map_err(|_| Failure::bad("A reply code is a number of three digits.")));
@@ -116,14 +113,15 @@ pub(super) async fn show(
 ) -> Result<Markup, Failure> {
     let id = id_of(id)?;
     let session = console.enter(&headers, &format!("/replays/{id}")).await?;
-    // `report` reads in a transaction of its own, of one moment.
-    let mut conn = console.dsn.connect().await?;
-    let report = store::report(&mut conn, id).await?.ok_or_else(|| Failure::missing("There is no such replay."))?;
+    let mut conn = console.desk.reading().await?;
+    let report =
+        store::report_within(&mut conn, id).await?.ok_or_else(|| Failure::missing("There is no such replay."))?;
     let samples = store::samples(&mut conn, id).await?;
     let running = report.replay.state == "running" && store::is_locked(&mut conn, id).await?;
+    drop(conn);
     let body = html! {
         h1 { "Replay " code { (id) } }
-        (facts(&report, running))
+        (facts(&session, &report, running))
         (classes(&report))
         @if !samples.is_empty() { (table_of(&session, &samples)) }
         @if session.role >= Role::Operator { (actions(&session, &report, running)) }
@@ -131,7 +129,7 @@ pub(super) async fn show(
     Ok(page(&session, "/replays", "Replay", &body))
 }
 
-fn facts(report: &Report, running: bool) -> Markup {
+fn facts(session: &Session, report: &Report, running: bool) -> Markup {
     let replay = &report.replay;
     let counted = |counts: &std::collections::BTreeMap<String, i64>| {
         counts.iter().map(|(name, rows)| format!("{rows} {}", name.replace('_', " "))).collect::<Vec<_>>().join(", ")
@@ -140,7 +138,7 @@ fn facts(report: &Report, running: bool) -> Markup {
     html! {
         dl.facts {
             dt { "State" } dd { strong { (replay.state) } @if replay.state == "running" && !running { ": no process is running it, run it on below" } }
-            dt { "Planned" } dd { (at(replay.created_at)) " by " (replay.created_by) ": " (replay.reason) }
+            dt { "Planned" } dd { (at(replay.created_at)) " by " (replay.created_by) ": " (words(session, &replay.reason)) }
             @if let (Some(started), Some(rate)) = (replay.started_at, replay.rate_per_second) { dt { "Started" } dd { (at(started)) ", " (rate) " a second" } }
             @if let Some(ended) = replay.ended_at { dt { "Ended" } dd { (at(ended)) } }
             dt { "Of the plan" } dd { (counted(&report.items)) }
@@ -183,7 +181,7 @@ fn table_of(session: &Session, samples: &[Sample]) -> Markup {
                 td { (sample.class.replace('_', " ")) }
                 td.id { a.row href={ "/notifications/" (sample.notification_id) } { (sample.notification_id) } }
                 td { (state(&sample.state, None)) } td { (sample.account_id) } td { (address(session, &sample.recipient)) }
-                td { (sample.provider.as_deref().unwrap_or_default()) } td { (words(session, sample.last_answer.as_deref().unwrap_or_default())) }
+                td { (sample.provider.as_deref().unwrap_or_default()) } td { (words_about(session, sample.last_answer.as_deref().unwrap_or_default(), &sample.recipient)) }
             } } }
         } }
     }
@@ -226,8 +224,8 @@ pub(super) async fn run(
     let session = console.enter_by_form(&headers, &fields).await?;
     session.may(Role::Operator)?;
     let reason = fields.reason()?;
-    let rate = fields.get("rate").parse::<f64>().ok().filter(|rate| *rate > 0.0 && *rate <= RATE_MAX);
-    let Some(rate) = rate else { return Err(Failure::bad("The rate is a number above nought, and at most 10,000.")) };
+    let rate = fields.get("rate").parse::<f64>().ok().filter(|rate| RATES.contains(rate));
+    let Some(rate) = rate else { return Err(Failure::bad("The rate is a number from 0.1 to 10,000.")) };
     let mut tx = console.desk.reading().await?;
     let state = store::state(&mut tx, id).await?;
     let locked = store::is_locked(&mut tx, id).await?;

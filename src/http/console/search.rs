@@ -3,14 +3,12 @@
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Redirect, Response};
-use humantime_serde::re::humantime;
 use maud::{Markup, html};
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use super::Console;
 use super::access::{Fields, Session};
-use super::page::{Failure, address, at, page, query, state, words};
+use super::page::{Failure, address, at, moment, page, query, state, words_about};
 use crate::domain::operator::Role;
 use crate::domain::outcome::Outcome;
 use crate::domain::state::State as Standing;
@@ -37,33 +35,40 @@ pub(super) async fn show(
     let session = console.enter(&headers, "/search").await?;
     let fields = Fields(fields);
     let mut tx = console.desk.reading().await?;
-    if let Some(found) = by_name(&mut tx, fields.get("q"), fields.get("account")).await? {
+    // A key may hold an address: whoever may not see those looks for ids.
+    let account = if session.role >= Role::Operator { fields.get("account") } else { "" };
+    if let Some(found) = by_name(&mut tx, fields.get("q"), account).await? {
         return Ok(Redirect::to(&found).into_response());
     }
-    let (filter, problem) = filter(&session, &fields);
-    let look = if fields.get("look") == "further" { LOOK_FURTHER } else { LOOK };
-    let found = match (&problem, fields.get("q")) {
-        (None, "") => search::list(&mut tx, &filter, PAGE_ROWS, look).await?,
-        _ => Found::default(),
+    let further = fields.get("look") == "further";
+    // One at a time looks far: others' pages need the connections, too.
+    let turn = if further { console.looking_further.try_acquire().ok() } else { None };
+    let found = match filter(&session, &fields) {
+        Ok(_) if further && turn.is_none() => Err("Somebody is looking further just now. Try again.".to_owned()),
+        Ok(_) if !fields.get("q").is_empty() => Ok(Found::default()),
+        Ok(filter) => Ok(search::list(&mut tx, &filter, PAGE_ROWS, if further { LOOK_FURTHER } else { LOOK }).await?),
+        Err(problem) => Err(problem),
     };
     drop(tx);
     let body = html! {
         h1 { "Search" }
         (form(&fields))
-        @if let Some(problem) = problem { p.problem role="alert" { (problem) } }
         @if !fields.get("q").is_empty() { p.problem role="alert" { "There is no notification, message, or operation " code { (fields.get("q")) } "; for an operation's key give the account, too." } }
-        @else { (table(&session, &fields, &found)) }
+        @else { @match &found {
+            Ok(found) => (table(&session, &fields, found)),
+            Err(problem) => p.problem role="alert" { (problem) },
+        } }
     };
     Ok(page(&session, "/search", "Search", &body).into_response())
 }
 
 /// Where the id or the key leads to, if to one thing.
 async fn by_name(conn: &mut sqlx::PgConnection, q: &str, account: &str) -> Result<Option<String>, Failure> {
-    if q.is_empty() || q.contains('\0') {
+    if q.is_empty() {
         return Ok(None);
     }
     if let Ok(id) = q.parse::<uuid::Uuid>() {
-        if story::content(conn, crate::domain::ids::NotificationId(id)).await?.is_some() {
+        if story::exists(conn, crate::domain::ids::NotificationId(id)).await? {
             return Ok(Some(format!("/notifications/{id}")));
         }
         if let Some(ids) = story::of_message(conn, id).await?
@@ -72,50 +77,45 @@ async fn by_name(conn: &mut sqlx::PgConnection, q: &str, account: &str) -> Resul
             return Ok(Some(format!("/notifications/{first}")));
         }
     }
-    if account.is_empty() || account.contains('\0') {
+    if account.is_empty() {
         return Ok(None);
     }
     let ids = story::of_operation(conn, account, crate::domain::operation::CREATE_MESSAGE, q).await?;
     Ok(ids.and_then(|ids| ids.first().map(|id| format!("/notifications/{id}"))))
 }
 
-fn filter(session: &Session, fields: &Fields) -> (Filter, Option<&'static str>) {
-    let mut problem = None;
-    let mut moment = |name: &str| {
-        let text = fields.some(name)?;
-        let time = OffsetDateTime::parse(&text, &Rfc3339).ok().or_else(|| {
-            let age = time::Duration::try_from(humantime::parse_duration(&text).ok()?).ok()?;
-            OffsetDateTime::now_utc().checked_sub(age)
-        });
-        if time.is_none() {
-            problem = Some("A time is RFC 3339, such as 2030-01-31T09:00:00Z, or an age, such as 2h.");
-        }
-        time
-    };
-    let (since, until) = (moment("since"), moment("until"));
-    let mut filter = Filter {
-        state: fields.some("state").and_then(|state| state.parse::<Standing>().ok()),
+fn filter(session: &Session, fields: &Fields) -> Result<Filter, String> {
+    /// What a field holds, if anything; a word that is none of those that can be is told, not left out.
+    fn read<T>(fields: &Fields, name: &str, read: impl Fn(&str) -> Option<T>, what: &str) -> Result<Option<T>, String> {
+        let Some(text) = fields.some(name) else { return Ok(None) };
+        read(&text).map(Some).ok_or_else(|| format!("{text:?} is not {what}."))
+    }
+    let time = |name| fields.some(name).map(|text| moment(&text).map_err(str::to_owned)).transpose();
+    // Whoever may not see addresses must not find them by asking for one after the other.
+    if session.role < Role::Operator && ["recipient", "text"].iter().any(|name| fields.some(name).is_some()) {
+        return Err("Searching by recipient or reply needs the role operator.".to_owned());
+    }
+    let until = time("until")?;
+    let below = read(fields, "below", |text| text.parse().ok(), "an id")?;
+    Ok(Filter {
+        state: read(fields, "state", |text| text.parse::<Standing>().ok(), "a state")?,
         account: fields.some("account"),
         provider: fields.some("provider"),
         recipient: fields.some("recipient"),
-        outcome: Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == fields.get("outcome")),
-        reply_code: fields.some("code").and_then(|code| code.parse().ok()),
+        outcome: read(
+            fields,
+            "outcome",
+            |text| Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == text),
+            "an outcome",
+        )?,
+        reply_code: read(fields, "code", |text| text.parse().ok(), "a reply code, such as 550")?,
         text: fields.some("text"),
-        since,
+        since: time("since")?,
         until,
         contradiction: Some(true).filter(|_| fields.get("contradiction") == "yes"),
-        below: fields.some("below").and_then(|id| id.parse().ok()).or(until.and_then(stored_before)),
+        below: below.or(until.and_then(stored_before)),
         ..Filter::default()
-    };
-    // Whoever may not see addresses must not find them by asking for one after the other.
-    if session.role < Role::Operator && (filter.recipient.is_some() || filter.text.is_some()) {
-        (filter.recipient, filter.text) = (None, None);
-        problem = Some("Searching by recipient or reply needs the role operator.");
-    }
-    if fields.0.iter().any(|(_, value)| value.contains('\0')) {
-        problem = Some("A NUL cannot be searched for.");
-    }
-    (filter, problem)
+    })
 }
 
 /// The least id of what was stored a millisecond or more after `time` (RFC 9562, 5.7): what is older than that in its state was stored
@@ -169,7 +169,7 @@ fn table(session: &Session, fields: &Fields, found: &Found) -> Markup {
                     td { (row.provider.as_deref().unwrap_or_default()) }
                     td {
                         @if let Some(code) = row.reply_code { (code) " " }
-                        (words(session, row.reply_text.as_deref().or(row.error.as_deref()).unwrap_or_default()))
+                        (words_about(session, row.reply_text.as_deref().or(row.error.as_deref()).unwrap_or_default(), &row.recipient))
                     }
                 } } }
             } }

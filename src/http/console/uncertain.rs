@@ -3,13 +3,12 @@
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use maud::{Markup, html};
-use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::Console;
 use super::access::{Fields, Session};
 use super::overview::duration;
-use super::page::{Failure, address, csrf, page, query, state, words};
+use super::page::{Failure, address, csrf, moment, page, query, state, words_about};
 use crate::domain::operator::Role;
 use crate::domain::state::State as Standing;
 use crate::store::search::{self, Filter, Listed, Place};
@@ -18,7 +17,7 @@ use crate::store::search::{self, Filter, Listed, Place};
 const PAGE_ROWS: usize = 200;
 
 /// Rows that it looks through for them.
-const LOOK: usize = 2_500;
+const LOOK: usize = 1_000;
 
 /// The page.
 pub(super) async fn show(
@@ -35,7 +34,8 @@ pub(super) async fn show(
         ..Filter::default()
     };
     let mut tx = console.desk.reading().await?;
-    let found = search::uncertain(&mut tx, &filter, place(&fields), PAGE_ROWS, LOOK).await?;
+    let place = place(&fields)?;
+    let found = search::uncertain(&mut tx, &filter, place, PAGE_ROWS, LOOK).await?;
     drop(tx);
     let body = html! {
         h1 { "Uncertain" }
@@ -51,7 +51,7 @@ pub(super) async fn show(
             button { "Show" }
         }
         @if !found.rows.is_empty() { (table(&session, &found.rows)) }
-        @else if found.looked_to.is_some() || place(&fields).is_some() { p.card.calm { "Nothing among these." } }
+        @else if found.looked_to.is_some() || place.is_some() { p.card.calm { "Nothing among these." } }
         @else { p.card.calm { "Nothing is in doubt." } }
         @if let Some(Place { until, id }) = found.looked_to {
             @let until = until.format(&Rfc3339).unwrap_or_default();
@@ -64,9 +64,13 @@ pub(super) async fn show(
 }
 
 /// Behind which row the page begins.
-fn place(fields: &Fields) -> Option<Place> {
-    let until = OffsetDateTime::parse(fields.get("until"), &Rfc3339).ok()?;
-    Some(Place { until, id: fields.get("after").parse().ok()? })
+fn place(fields: &Fields) -> Result<Option<Place>, Failure> {
+    if fields.get("until").is_empty() {
+        return Ok(None);
+    }
+    let until = moment(fields.get("until")).map_err(Failure::bad)?;
+    let id = fields.get("after").parse().map_err(|_| Failure::bad("The place to go on from is none."))?;
+    Ok(Some(Place { until, id }))
 }
 
 fn table(session: &Session, rows: &[Listed]) -> Markup {
@@ -87,7 +91,7 @@ fn table(session: &Session, rows: &[Listed]) -> Markup {
                     td { (state(&row.state, None)) }
                     td { (time_left(row.seconds_left)) }
                     td { (row.account_id) } td { (address(session, &row.recipient)) } td { (row.provider.as_deref().unwrap_or_default()) }
-                    td { (row.phase.as_deref().unwrap_or_default()) ": " (words(session, row.error.as_deref().or(row.reply_text.as_deref()).unwrap_or_default())) }
+                    td { (row.phase.as_deref().unwrap_or_default()) ": " (words_about(session, row.error.as_deref().or(row.reply_text.as_deref()).unwrap_or_default(), &row.recipient)) }
                     td { (plan(row)) }
                 } } }
             } }

@@ -129,13 +129,21 @@ pub async fn list(conn: &mut PgConnection, limit: u32) -> Result<Vec<Replay>, sq
     .await
 }
 
-/// What a replay came to, by now; `None` where there is none of this id.
+/// What a replay came to, by now, however long it takes to count; `None` where there is none of this id.
 ///
 /// # Errors
 /// When the database cannot be read.
 pub async fn report(conn: &mut PgConnection, id: Uuid) -> Result<Option<Report>, sqlx::Error> {
     let mut tx = conn.begin_with("begin isolation level repeatable read read only").await?;
     sqlx::query!("set local statement_timeout = 0").execute(&mut *tx).await?;
+    report_within(&mut tx, id).await
+}
+
+/// The same within a transaction of one moment, and its statement timeout.
+///
+/// # Errors
+/// When the database cannot be read.
+pub async fn report_within(tx: &mut PgConnection, id: Uuid) -> Result<Option<Report>, sqlx::Error> {
     let replay = sqlx::query_as!(
         Replay,
         r#"

@@ -150,7 +150,11 @@ impl Answer {
             .filter_map(|line| line.split_once(": "))
             .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
             .collect();
-        let answer = Self { status, headers, body: body.to_owned() };
+        let mut answer = Self { status, headers, body: body.to_owned() };
+        if answer.header("transfer-encoding") == Some("chunked") {
+            answer.body = dechunked(body)?;
+            return Some(answer);
+        }
         let whole = answer.header("content-length").is_none_or(|length| length.parse() == Ok(body.len()));
         whole.then_some(answer)
     }
@@ -176,6 +180,20 @@ impl Answer {
 
     pub(crate) fn replayed(&self) -> bool {
         self.header("idempotency-replayed") == Some("true")
+    }
+}
+
+/// What came in chunks (RFC 9112, 7.1), if the last of them came.
+fn dechunked(mut rest: &str) -> Option<String> {
+    let mut body = String::new();
+    loop {
+        let (size, after) = rest.split_once("\r\n")?;
+        let size = usize::from_str_radix(size, 16).ok()?;
+        if size == 0 {
+            return Some(body);
+        }
+        body.push_str(after.get(..size)?);
+        rest = after.get(size..)?.strip_prefix("\r\n")?;
     }
 }
 

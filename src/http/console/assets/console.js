@@ -43,7 +43,7 @@ async function refresh() {
     const main = document.getElementById("main");
     if (busy() || document.hidden) return;
     try {
-        const answer = await fetch(location.href, { credentials: "same-origin", redirect: "error" });
+        const answer = await fetch(location.href, { credentials: "same-origin", redirect: "error", headers: { "X-Outboxd-Follows": "1" } });
         if (!answer.ok || busy()) return;
         const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("main");
         if (fresh) main.replaceChildren(...fresh.childNodes);
