@@ -32,22 +32,27 @@ create function outboxd.all_final(ids uuid[]) returns boolean language sql stabl
 $$;
 
 -- Removes notifications with all that is known about them. The caller has locked their rows of delivery.
-create function outboxd.remove_notifications(ids uuid[]) returns void language sql set outboxd.removing = 'on' as $$
+create function outboxd.remove_notifications(ids uuid[]) returns void language sql as $$
+    select set_config('outboxd.removing', 'on', true);
     delete from outboxd.evidence where notification_id = any (ids);
     delete from outboxd.attempt where notification_id = any (ids);
     delete from outboxd.delivery where notification_id = any (ids);
     delete from outboxd.outbox where id = any (ids);
+    select set_config('outboxd.removing', '', true);
 $$;
 
 -- Removes the attempts and the evidence of notifications that stay. The caller has locked their rows of delivery.
-create function outboxd.remove_attempts(ids uuid[]) returns void language sql set outboxd.removing = 'on' as $$
+create function outboxd.remove_attempts(ids uuid[]) returns void language sql as $$
+    select set_config('outboxd.removing', 'on', true);
     delete from outboxd.evidence where notification_id = any (ids);
     delete from outboxd.attempt where notification_id = any (ids);
+    select set_config('outboxd.removing', '', true);
 $$;
 
 -- Erases what notifications say and to whom. Without a body no message can be made of them, whatever becomes of their state,
 -- and no content has their dedup key's fingerprint again.
-create function outboxd.erase_notifications(ids uuid[]) returns void language sql set outboxd.removing = 'on' as $$
+create function outboxd.erase_notifications(ids uuid[]) returns void language sql as $$
+    select set_config('outboxd.removing', 'on', true);
     update outboxd.outbox
         set sender = 'erased@erased.invalid', sender_name = null, recipient = 'erased@erased.invalid', recipient_name = null,
             reply_to = null, subject = '', body_text = null, body_html = null, headers = '[]', attachments = '[]',
@@ -56,4 +61,5 @@ create function outboxd.erase_notifications(ids uuid[]) returns void language sq
         where id = any (ids) and erased_at is null;
     update outboxd.attempt set reply_text = null, error = null where notification_id = any (ids);
     update outboxd.evidence set detail = '{}' where notification_id = any (ids);
+    select set_config('outboxd.removing', '', true);
 $$;

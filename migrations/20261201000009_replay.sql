@@ -42,10 +42,12 @@ alter table outboxd.replay_item add column why text collate "C";
 -- Whose replay items go with a notification that retention removes, and the story of one notification.
 create index replay_item_notification on outboxd.replay_item (notification_id);
 
-create or replace function outboxd.remove_notifications(ids uuid[]) returns void language sql set outboxd.removing = 'on' as $$
+create or replace function outboxd.remove_notifications(ids uuid[]) returns void language sql as $$
+    select set_config('outboxd.removing', 'on', true);
     delete from outboxd.replay_item where notification_id = any (ids);
     delete from outboxd.evidence where notification_id = any (ids);
     delete from outboxd.attempt where notification_id = any (ids);
     delete from outboxd.delivery where notification_id = any (ids);
     delete from outboxd.outbox where id = any (ids);
+    select set_config('outboxd.removing', '', true);
 $$;

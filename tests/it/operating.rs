@@ -438,6 +438,7 @@ async fn the_audit_tells_who_decided_what_and_why() {
     }
     let (code, csv) = run(&db, &["audit", "--csv", "--action", "resolve"]).await;
     assert_eq!(code, Some(0));
-    assert!(csv.starts_with("number,when,who,what,about,before,after,why\r\n"), "{csv}");
-    assert!(csv.trim_end().ends_with(&format!("bob,resolve sent,{id},uncertain,sent,'=in the log")), "{csv}");
+    assert!(csv.starts_with("\"number\",\"when\",\"who\","), "{csv}");
+    let record = format!("\"bob\",\"resolve sent\",\"{id}\",\"uncertain\",\"sent\",\"'=in the log\"\r\n");
+    assert!(csv.contains(&record), "{csv}");
 }

@@ -3,7 +3,7 @@
 use outboxd::domain::state::{State, TRANSITIONS};
 
 use outboxd::store::migrate;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, raw_sql};
 
 use crate::harness::rows::plain;
 use crate::harness::{TestDb, cluster};
@@ -107,6 +107,64 @@ async fn beginning_stays_a_heap_only_update() {
     .await
     .unwrap();
     assert!(indexed.is_empty(), "an index that names `state` makes every begin rewrite every index: {indexed:?}");
+}
+
+/// An empty database of a role that may log in and nothing else, and its address as that role.
+async fn owned() -> (PgConnection, String) {
+    let name = cluster().create_database(None).await.unwrap();
+    let url = cluster().url(&name);
+    let mut superuser = PgConnection::connect(&url).await.unwrap();
+    raw_sql(AssertSqlSafe(format!("create role {name} login; alter database {name} owner to {name}")))
+        .execute(&mut superuser)
+        .await
+        .unwrap();
+    let (_, host) = url.split_once('@').unwrap();
+    (superuser, format!("postgres://{name}@{host}"))
+}
+
+#[tokio::test]
+async fn the_owner_of_a_database_migrates_it_and_removes_without_being_a_superuser() {
+    let (mut superuser, owner) = owned().await;
+    let mut conn = PgConnection::connect(&owner).await.unwrap();
+    migrate::migrate(&mut conn).await.unwrap();
+    raw_sql(
+        "select outboxd.enqueue('acme', 'shop@example.com', 'jo@example.net', 'x', body_text => 'x');
+         update outboxd.delivery set state = 'cancelled', ready = false, due_at = null",
+    )
+    .execute(&mut conn)
+    .await
+    .unwrap();
+    let refused = raw_sql("update outboxd.outbox set subject = 'y'").execute(&mut conn).await;
+    assert!(refused.unwrap_err().to_string().contains("does not change"));
+    // In one transaction with what follows: the rules hold again as soon as the function has ended.
+    let refused = raw_sql(
+        "begin;
+         select outboxd.erase_notifications(array(select id from outboxd.outbox));
+         update outboxd.outbox set subject = 'y'",
+    )
+    .execute(&mut conn)
+    .await;
+    assert!(refused.unwrap_err().to_string().contains("does not change"));
+    raw_sql("rollback; select outboxd.remove_notifications(array(select id from outboxd.outbox))")
+        .execute(&mut conn)
+        .await
+        .unwrap();
+    let left: i64 = sqlx::query_scalar("select count(*) from outboxd.outbox").fetch_one(&mut superuser).await.unwrap();
+    assert_eq!(left, 0);
+}
+
+#[tokio::test]
+async fn a_database_that_has_an_earlier_text_of_a_migration_goes_on() {
+    let (mut superuser, owner) = owned().await;
+    let mut conn = PgConnection::connect(&owner).await.unwrap();
+    migrate::migrate(&mut conn).await.unwrap();
+    let earlier = "c1560f3206f13ce4d00cb2c8b3ea8be728c389c1c74504675c6ba516048aa8ffad1d85c1507913b732d4ed6ee0ea6fad";
+    let recorded = "update outboxd.migration set checksum = decode($1, 'hex') where version = 20261201000004";
+    sqlx::query(recorded).bind(earlier).execute(&mut superuser).await.unwrap();
+    migrate::migrate(&mut conn).await.unwrap();
+    sqlx::query(recorded).bind("00").execute(&mut superuser).await.unwrap();
+    let refused = migrate::migrate(&mut conn).await.unwrap_err().to_string();
+    assert!(refused.contains("20261201000004"), "any other text is still refused: {refused}");
 }
 
 #[tokio::test]
